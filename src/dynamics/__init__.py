@@ -1,0 +1,53 @@
+"""Watch gradient attribution drift from causal importance while a PyTorch Lightning model trains.
+
+Public names load when they are first used, so that opening and drawing a run imports neither torch nor lightning.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dynamics.callbacks import GapTrackerCallback
+    from dynamics.components import Component, ComponentMap, find_components
+    from dynamics.probe import Probe
+    from dynamics.schedules import Schedule
+    from dynamics.snapshot import Snapshot, take_snapshot
+    from dynamics.store import Run, open_run
+
+_HOMES = {
+    "Component": "dynamics.components",
+    "ComponentMap": "dynamics.components",
+    "GapTrackerCallback": "dynamics.callbacks",
+    "Probe": "dynamics.probe",
+    "Run": "dynamics.store",
+    "Schedule": "dynamics.schedules",
+    "Snapshot": "dynamics.snapshot",
+    "find_components": "dynamics.components",
+    "open_run": "dynamics.store",
+    "take_snapshot": "dynamics.snapshot",
+}
+
+__all__ = [
+    "Component",
+    "ComponentMap",
+    "GapTrackerCallback",
+    "Probe",
+    "Run",
+    "Schedule",
+    "Snapshot",
+    "find_components",
+    "open_run",
+    "take_snapshot",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dynamics' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,98 @@
+"""The catalogue: every measurement that a snapshot can hold, by name. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dynamics.arrays import ArraySpec
+from dynamics.measurements.ablation import ablation
+from dynamics.measurements.attribution import attribution
+from dynamics.measurements.base import Measurement, Subject
+from dynamics.measurements.gradient_norm import gradient_norm
+from dynamics.measurements.weight_norm import weight_norm
+
+
+def _batches(subject: Subject) -> int:
+    return len(subject.score.batches)
+
+
+def _ablation(subject: Subject) -> Mapping[str, Tensor]:
+    loss, match = ablation(subject.score, subject.components, subject.baselines, subject.clean.means)
+    return {"ablation_loss": loss, "ablation_exact_match": match}
+
+
+def _attribution(subject: Subject) -> Mapping[str, Tensor]:
+    values = {"gradient": lambda: attribution(subject.score, subject.components, subject.clean.means)}
+    return {"attribution": torch.stack([values[method]() for method in subject.methods])}
+
+
+CLEAN = Measurement(
+    "clean",
+    (
+        ArraySpec("loss", ("example",), "nat", "mean cross-entropy of the example's targets"),
+        ArraySpec("exact_match", ("example",), "1", "whether every target of the example is the arg-max"),
+    ),
+    lambda subject: {"loss": subject.clean.loss, "exact_match": subject.clean.exact_match},
+    _batches,
+)
+
+MEASUREMENTS: dict[str, Measurement] = {
+    measurement.name: measurement
+    for measurement in (
+        CLEAN,
+        Measurement(
+            "weight_norm",
+            (ArraySpec("weight_norm", ("component",), "1", "Frobenius norm of the component's weights"),),
+            lambda subject: {"weight_norm": weight_norm(subject.model, subject.components, subject.weights)},
+            lambda subject: 0,
+        ),
+        Measurement(
+            "gradient_norm",
+            (
+                ArraySpec(
+                    "gradient_norm",
+                    ("component", "batch"),
+                    "nat",
+                    "norm of the batch loss's gradient at the component's weights, over sqrt(number of weights)",
+                ),
+            ),
+            lambda subject: {"gradient_norm": gradient_norm(subject.score, subject.components, subject.weights)},
+            _batches,
+        ),
+        Measurement(
+            "attribution",
+            (
+                ArraySpec(
+                    "attribution",
+                    ("method", "component", "example"),
+                    "nat",
+                    "(z - mean) . d log p / d z, summed over positions; positive: supports the answer",
+                ),
+            ),
+            _attribution,
+            lambda subject: len(subject.methods) * _batches(subject),
+        ),
+        Measurement(
+            "ablation",
+            (
+                ArraySpec(
+                    "ablation_loss",
+                    ("baseline", "component", "example"),
+                    "nat",
+                    "loss with the component ablated",
+                ),
+                ArraySpec(
+                    "ablation_exact_match",
+                    ("baseline", "component", "example"),
+                    "1",
+                    "exact match with the component ablated",
+                ),
+            ),
+            _ablation,
+            lambda subject: len(subject.baselines) * len(subject.components) * _batches(subject),
+        ),
+    )
+}

@@ -1,0 +1,70 @@
+"""The unablated model on the probe: losses, exact matches, and the mean output of every component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynamics.components import ComponentMap
+from dynamics.errors import MeasurementError
+from dynamics.measurements.interventions import reading
+from dynamics.measurements.scorer import Scorer
+
+
+@dataclass(frozen=True)
+class CleanRun:
+    """Results of the unablated model.
+
+    Attributes:
+        loss: Nats, ``(examples,)``.
+        exact_match: Bool, ``(examples,)``.
+        sizes: Examples of each batch.
+        means: Mean of each component's ``z`` over all probe examples and positions, ``(width,)`` each.
+    """
+
+    loss: Tensor
+    exact_match: Tensor
+    sizes: tuple[int, ...]
+    means: tuple[Tensor, ...]
+
+
+def clean_run(score: Scorer, components: ComponentMap) -> CleanRun:
+    """Score every batch and average every component's output over examples and positions.
+
+    Positions that a batch's ``attention_mask`` marks as padding (0) are left out of the mean. Sums are kept in
+    float64; the means come back in the dtype of the outputs.
+    """
+    losses, matches = [], []
+    sums: list[Tensor | float] = [0.0] * len(components)
+    count = 0
+    dtypes: list[torch.dtype] = []
+    with torch.no_grad():
+        for batch in score.batches:
+            with reading(score.model, components) as outputs:
+                loss, exact_match = score(batch)
+            losses.append(loss)
+            matches.append(exact_match)
+            real = _real_positions(batch)
+            for index, component in enumerate(components):
+                z = outputs.of(component)
+                if z.ndim != 3 or len(z) != len(loss):
+                    raise MeasurementError(
+                        f"{component.label}: the output read at {component.site.module!r} must be (examples, "
+                        f"positions, width) with {len(loss)} examples; got {tuple(z.shape)}."
+                    )
+                flat = z.flatten(0, 1) if real is None else z[real]
+                sums[index] = sums[index] + flat.sum(0, dtype=torch.float64)
+            count += len(flat)
+            dtypes = [outputs.of(component).dtype for component in components]
+    means = tuple((total / count).to(dtype) for total, dtype in zip(sums, dtypes, strict=True))  # type: ignore[union-attr]
+    return CleanRun(torch.cat(losses), torch.cat(matches), tuple(map(len, losses)), means)
+
+
+def _real_positions(batch: Any) -> Tensor | None:
+    if isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), Tensor):
+        return batch["attention_mask"].bool()
+    return None

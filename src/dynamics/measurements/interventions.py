@@ -1,0 +1,166 @@
+"""Contexts that read or replace component outputs, or hold the model still, and put everything back in ``finally``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dynamics.components import Component, Site
+from dynamics.errors import MeasurementError
+
+
+@contextmanager
+def held_still(model: nn.Module) -> Iterator[None]:
+    """Put the model in evaluation mode with autograd on; afterwards restore each module's flag and all RNG states.
+
+    Random numbers drawn inside (by an objective, say) are taken back: torch (CPU and initialised GPUs), numpy, python.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
+        try:
+            model.eval()
+            yield
+        finally:
+            # Not model.train(): submodules may have been in different modes, or override it.
+            for module, training in flags:
+                module.training = training
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+@contextmanager
+def requiring_grad(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Let exactly these parameters of a model take part in autograd, frozen ones too."""
+    before = [parameter.requires_grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter, flag in zip(parameters, before, strict=True):
+            parameter.requires_grad_(flag)
+
+
+def _first(value: Any, site: Site) -> Tensor:
+    """Return the tensor of a hooked call: the first positional argument, or the (first) result."""
+    tensor = value[0] if isinstance(value, tuple) and value else value
+    if not isinstance(tensor, Tensor):
+        raise MeasurementError(
+            f"{site.module!r} was expected to have a tensor as its {site.point}; got {type(tensor).__name__}. "
+            "Name another module in the component map."
+        )
+    return tensor
+
+
+def _hook(model: nn.Module, site: Site, function: Any) -> torch.utils.hooks.RemovableHandle:
+    """Register ``function(tensor) -> tensor`` on the tensor of a site."""
+    module = model.get_submodule(site.module)
+    if site.point == "input":
+        return module.register_forward_pre_hook(lambda _, args: (function(_first(args, site)), *args[1:]))
+
+    def on_output(_: nn.Module, args: Any, output: Any) -> Any:
+        changed = function(_first(output, site))
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    return module.register_forward_hook(on_output)
+
+
+@dataclass
+class Outputs:
+    """The tensors that hold component outputs in one forward pass.
+
+    Attributes:
+        tensors: By (module path, point): the whole tensor, ``(examples, positions, width)``.
+        leaves: With gradients: zeros added to each tensor; the gradient at the leaf is the gradient at the tensor.
+    """
+
+    tensors: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    leaves: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+
+    def of(self, component: Component) -> Tensor:
+        """Return ``z`` of a component, ``(examples, positions, width)``."""
+        site = component.site
+        return self.tensors[site.module, site.point][..., site.start : site.stop]
+
+
+@contextmanager
+def reading(model: nn.Module, components: Sequence[Component], gradients: bool = False) -> Iterator[Outputs]:
+    """Collect component outputs in the one forward pass that runs inside the context.
+
+    Args:
+        model: The model.
+        components: The components to read.
+        gradients: Add a zero leaf to every tensor, at which the gradient can be asked for, whether or not anything
+            upstream requires one.
+
+    Raises:
+        MeasurementError: If a module was not called exactly once.
+    """
+    outputs = Outputs()
+    sites = {(c.site.module, c.site.point): c.site for c in components}
+
+    def read(key: tuple[str, str], tensor: Tensor) -> Tensor:
+        if key in outputs.tensors:
+            raise MeasurementError(
+                f"{key[0]!r} is called more than once in one evaluation of the objective; a component's output must "
+                "appear once. Let the objective call the model once, or map each use to a module of its own."
+            )
+        if gradients:
+            leaf = torch.zeros_like(tensor, requires_grad=True)
+            tensor, outputs.leaves[key] = tensor + leaf, leaf
+        outputs.tensors[key] = tensor
+        return tensor
+
+    with ExitStack() as stack:
+        for key, site in sites.items():
+            stack.callback(_hook(model, site, lambda tensor, key=key: read(key, tensor)).remove)
+        yield outputs
+    for key, site in sites.items():
+        if key not in outputs.tensors:
+            raise _never_called(site)
+
+
+@contextmanager
+def replaced(model: nn.Module, components: Sequence[Component], values: Sequence[Tensor]) -> Iterator[None]:
+    """Replace the outputs of components in the forward passes that run inside the context.
+
+    Args:
+        model: The model.
+        components: The components to ablate, together.
+        values: What each one's ``z`` becomes, broadcast against ``(examples, positions, width)``.
+
+    Raises:
+        MeasurementError: If a module was never called, so that nothing was replaced.
+    """
+    called: set[Site] = set()
+
+    def replace(site: Site, value: Tensor, tensor: Tensor) -> Tensor:
+        called.add(site)
+        changed = tensor.clone()
+        changed[..., site.start : site.stop] = value.to(tensor)
+        return changed
+
+    with ExitStack() as stack:
+        for component, value in zip(components, values, strict=True):
+            site = component.site
+            stack.callback(_hook(model, site, lambda t, s=site, v=value: replace(s, v, t)).remove)
+        yield
+    for component in components:
+        if component.site not in called:
+            raise _never_called(component.site)
+
+
+def _never_called(site: Site) -> MeasurementError:
+    return MeasurementError(
+        f"{site.module!r} was never called while the objective ran, so nothing was measured there. "
+        "Does the objective use the model it is given?"
+    )

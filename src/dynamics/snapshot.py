@@ -1,0 +1,148 @@
+"""A snapshot: all measurements of a model at one moment of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dynamics.arrays import ArraySpec
+from dynamics.components import ComponentMap, find_components
+from dynamics.components.base import Weights
+from dynamics.errors import MeasurementError
+from dynamics.measurements.ablation import BASELINES
+from dynamics.measurements.attribution import METHODS
+from dynamics.measurements.base import Subject
+from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
+from dynamics.measurements.interventions import held_still
+from dynamics.measurements.scorer import Scorer
+from dynamics.probe import Probe
+
+Progress = Callable[[int, int], None]
+"""``progress(done, total)``, in scored batches."""
+
+
+class Snapshot(Mapping[str, np.ndarray]):
+    """Named arrays on the CPU: ``snapshot["gradient_norm"]``, with axes ``snapshot.dims("gradient_norm")``.
+
+    Attributes:
+        components: The components, in the order of the ``component`` axis.
+        baselines: The ablation baselines, in the order of the ``baseline`` axis.
+        methods: The attribution methods, in the order of the ``method`` axis.
+        batch_sizes: Number of examples of each probe batch; the ``example`` axis runs through the batches in order.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        specs: Mapping[str, ArraySpec],
+        components: ComponentMap,
+        baselines: tuple[str, ...],
+        methods: tuple[str, ...],
+        batch_sizes: tuple[int, ...],
+    ) -> None:
+        self._arrays, self._specs = dict(arrays), dict(specs)
+        self.components, self.baselines, self.methods = components, baselines, methods
+        self.batch_sizes = batch_sizes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            raise KeyError(f"this snapshot has no {name!r}; it holds {', '.join(self._arrays)}.")
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())
+        return f"Snapshot({len(self.components)} components; {shapes})"
+
+    def spec(self, name: str) -> ArraySpec:
+        """Return axes, unit and meaning of an array."""
+        self[name]
+        return self._specs[name]
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """Return the names of an array's axes."""
+        return self.spec(name).dims
+
+
+def select_measurements(measurements: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the measurements to take, in the catalogue's order; ``"all"`` is every one."""
+    wanted = {measurements} if isinstance(measurements, str) else set(measurements)
+    _known("measurements", wanted, ("all", *MEASUREMENTS))
+    return tuple(name for name in MEASUREMENTS if name in wanted or "all" in wanted or name == CLEAN.name)
+
+
+def _known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := sorted(set(names) - set(known)):
+        raise MeasurementError(f"{what} must be among {', '.join(known)}; got {', '.join(map(repr, unknown))}.")
+
+
+def take_snapshot(
+    model: nn.Module,
+    probe: Probe,
+    components: ComponentMap | None = None,
+    measurements: str | Iterable[str] = "all",
+    baselines: Iterable[str] = BASELINES,
+    weights: Weights = "value_out",
+    progress: Progress | None = None,
+) -> Snapshot:
+    """Measure every component of a model on a probe, and leave the model as it was.
+
+    The model is put in evaluation mode; its modules' train/eval flags, the gradients in ``.grad``, the parameters'
+    ``requires_grad`` and all random number generators are as before when this returns or raises.
+
+    Args:
+        model: The model, or a module (such as a LightningModule) that holds it.
+        probe: The examples.
+        components: What to measure; default: what `find_components` finds.
+        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``. The
+            unablated loss and exact match (``clean``) always belong to it.
+        baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
+        weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
+        progress: Called as ``progress(done, total)`` after each scored batch.
+
+    Returns:
+        The snapshot: ``loss`` and ``exact_match`` ``(example,)``, ``weight_norm`` ``(component,)``, ``gradient_norm``
+        ``(component, batch)``, ``attribution`` ``(method, component, example)``, ``ablation_loss`` and
+        ``ablation_exact_match`` ``(baseline, component, example)``.
+
+    Raises:
+        ComponentError: If the components are not found or do not fit the model.
+        MeasurementError: If a name is unknown, or a measurement finds nothing to act on.
+        ProbeError: If the objective does not return one loss and one match per example.
+    """
+    components = find_components(model) if components is None else components
+    components.check(model)
+    names, baselines = select_measurements(measurements), tuple(dict.fromkeys(baselines))
+    _known("baselines", baselines, BASELINES)
+    chosen = [MEASUREMENTS[name] for name in names]
+    done, total = 0, 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    network = components.network(model) if probe.custom_objective is None else model
+    subject = Subject(Scorer(model, network, probe, tick), components, baselines, METHODS, weights)
+    total = sum(measurement.passes(subject) for measurement in chosen)
+    arrays: dict[str, np.ndarray] = {}
+    with held_still(model):
+        for measurement in chosen:
+            arrays.update({name: _to_numpy(tensor) for name, tensor in measurement.run(subject).items()})
+        sizes = subject.clean.sizes
+    specs = {spec.name: spec for measurement in chosen for spec in measurement.arrays}
+    return Snapshot(arrays, specs, components, baselines, METHODS, sizes)
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor).numpy()

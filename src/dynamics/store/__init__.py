@@ -1,0 +1,19 @@
+"""The run file: HDF5, one per run, append-only, readable while it grows."""
+
+from dynamics.store.create import create_run
+from dynamics.store.provenance import provenance
+from dynamics.store.reader import Run, RunGroup, open_run
+from dynamics.store.schema import Axis, ComponentInfo
+from dynamics.store.writer import RunWriter, check_target
+
+__all__ = [
+    "Axis",
+    "ComponentInfo",
+    "Run",
+    "RunGroup",
+    "RunWriter",
+    "check_target",
+    "create_run",
+    "open_run",
+    "provenance",
+]
