@@ -35,3 +35,7 @@ class RunFileError(DynamicsError, OSError):
 
 class ConfigurationError(DynamicsError, ValueError):
     """The training set-up cannot be tracked as asked."""
+
+
+class AnalysisError(DynamicsError, ValueError):
+    """An analysis was asked for something that its input cannot answer."""

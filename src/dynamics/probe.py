@@ -44,7 +44,8 @@ def sequence_objective(
     target = labels != IGNORE
     nats = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="none")
     loss = nats.view_as(labels).sum(-1) / target.sum(-1)
-    exact_match = ((logits.argmax(-1) == labels) | ~target).all(-1)
+    # Logits that are NaN have no arg-max, but torch calls index 0 theirs.
+    exact_match = ((logits.argmax(-1) == labels) | ~target).all(-1) & ~loss.isnan()
     return loss, exact_match
 
 
@@ -73,9 +74,7 @@ class Probe:
             raise ProbeError(
                 f"a probe takes an iterable of batches; got a single {type(batches).__name__}. Put it in a list."
             )
-        self.batches: tuple[Any, ...] = tuple(
-            apply_to_collection(batch, Tensor, lambda tensor: tensor.detach().cpu().clone()) for batch in batches
-        )
+        self.batches: tuple[Any, ...] = tuple(apply_to_collection(batch, Tensor, _own) for batch in batches)
         self.custom_objective, self.shift_labels = objective, shift_labels
         if not self.batches:
             raise ProbeError("a probe needs at least one batch; got none.")
@@ -112,6 +111,12 @@ class Probe:
         for batch in self.batches:
             apply_to_collection(batch, Tensor, add)
         return digest.hexdigest()
+
+
+def _own(tensor: Tensor) -> Tensor:
+    # Autograd refuses tensors that were made in inference mode, such as a validation hook's.
+    with torch.inference_mode(False):
+        return tensor.detach().cpu().clone()
 
 
 def _check(batch: Any, index: int, shift_labels: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from dynamics.errors import ScheduleError
@@ -70,9 +71,10 @@ _Rule: TypeAlias = "_Every | _Log | _At | _Piecewise"
 
 
 def _whole(value: object, what: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    # Integral, not int: steps often come out of a numpy array.
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ScheduleError(f"{what} must be a whole number of at least {least}; got {value!r}.")
-    return value
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ class Schedule:
         }
         if isinstance(value, Schedule):
             return value
-        if isinstance(value, int) and not isinstance(value, bool):
-            return cls.every(value)
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            return cls.every(int(value))
         if isinstance(value, (list, tuple)) and value:
             return cls(tuple(rule for part in value for rule in cls.from_config(part).rules))
         if isinstance(value, Mapping) and value and set(value) <= set(builders):

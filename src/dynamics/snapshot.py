@@ -89,7 +89,7 @@ def take_snapshot(
     probe: Probe,
     components: ComponentMap | None = None,
     measurements: str | Iterable[str] = "all",
-    baselines: Iterable[str] = BASELINES,
+    baselines: str | Iterable[str] = BASELINES,
     weights: Weights = "value_out",
     progress: Progress | None = None,
 ) -> Snapshot:
@@ -120,8 +120,11 @@ def take_snapshot(
     """
     components = find_components(model) if components is None else components
     components.check(model)
-    names, baselines = select_measurements(measurements), tuple(dict.fromkeys(baselines))
+    names = select_measurements(measurements)
+    baselines = tuple(dict.fromkeys([baselines] if isinstance(baselines, str) else baselines))
     _known("baselines", baselines, BASELINES)
+    if "ablation" in names and not baselines:
+        raise MeasurementError(f"ablation needs a baseline, out of {', '.join(BASELINES)}; got none.")
     chosen = [MEASUREMENTS[name] for name in names]
     done, total = 0, 0
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dynamics.components import ComponentMap
+from dynamics.errors import MeasurementError
 from dynamics.measurements.interventions import reading
 from dynamics.measurements.scorer import Scorer
 
@@ -27,14 +28,24 @@ def attribution(score: Scorer, components: ComponentMap, means: Sequence[Tensor]
 
     Returns:
         ``(components, examples)``, nats. Positive: the component supports the answer, so A and C share their sign.
+
+    Raises:
+        MeasurementError: If the loss has no gradient, or a component's output does not enter it.
     """
     columns = []
     for batch in score.batches:
         with reading(score.model, components, gradients=True) as outputs:
-            loss, _ = score(batch)
+            loss = score.differentiable(batch)
         # Examples do not see each other in evaluation mode, so the sum's gradient holds each example's own.
-        keys = list(outputs.leaves)
-        gradients = dict(zip(keys, torch.autograd.grad(-loss.sum(), [outputs.leaves[k] for k in keys]), strict=True))
+        leaves = list(outputs.leaves.values())
+        gradients = dict(zip(outputs.leaves, torch.autograd.grad(-loss.sum(), leaves, allow_unused=True), strict=True))
+        unused = [key for key, gradient in gradients.items() if gradient is None]
+        if unused:
+            module, point = unused[0]
+            raise MeasurementError(
+                f"the loss does not depend on the {point} of {module!r}, so it has no gradient there; the component "
+                "map must name modules whose tensors the objective uses."
+            )
         rows = []
         for component, mean in zip(components, means, strict=True):
             site = component.site

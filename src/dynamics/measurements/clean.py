@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dynamics.components import ComponentMap
+from dynamics.components import Component, ComponentMap
 from dynamics.errors import MeasurementError
-from dynamics.measurements.interventions import reading
+from dynamics.measurements.interventions import Outputs, reading
 from dynamics.measurements.scorer import Scorer
 
 
@@ -40,7 +40,7 @@ def clean_run(score: Scorer, components: ComponentMap) -> CleanRun:
     """
     losses, matches = [], []
     sums: list[Tensor | float] = [0.0] * len(components)
-    count = 0
+    counts = [0] * len(components)
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
         for batch in score.batches:
@@ -56,12 +56,25 @@ def clean_run(score: Scorer, components: ComponentMap) -> CleanRun:
                         f"{component.label}: the output read at {component.site.module!r} must be (examples, "
                         f"positions, width) with {len(loss)} examples; got {tuple(z.shape)}."
                     )
+                _check_width(component, outputs)
                 flat = z.flatten(0, 1) if real is None else z[real]
                 sums[index] = sums[index] + flat.sum(0, dtype=torch.float64)
-            count += len(flat)
+                counts[index] += len(flat)
             dtypes = [outputs.of(component).dtype for component in components]
-    means = tuple((total / count).to(dtype) for total, dtype in zip(sums, dtypes, strict=True))  # type: ignore[union-attr]
+    means = tuple((total / count).to(dtype) for total, count, dtype in zip(sums, counts, dtypes, strict=True))  # type: ignore[union-attr]
     return CleanRun(torch.cat(losses), torch.cat(matches), tuple(map(len, losses)), means)
+
+
+def _check_width(component: Component, outputs: Outputs) -> None:
+    site = component.site
+    width = outputs.tensors[site.module, site.point].shape[-1]
+    stop = width if site.stop is None else site.stop
+    # Slicing would cut a range that is too long in silence, and an empty one can be ablated without any effect.
+    if not 0 <= site.start < stop <= width:
+        raise MeasurementError(
+            f"{component.label}: the {site.point} of {site.module!r} has {width} entries in its last dimension, but "
+            f"the component map asks for {site.start} to {stop}."
+        )
 
 
 def _real_positions(batch: Any) -> Tensor | None:

@@ -28,14 +28,14 @@ def gradient_norm(score: Scorer, components: ComponentMap, weights: Weights = "v
         ``(components, batches)``, nats per unit of weight.
 
     Raises:
-        MeasurementError: If a component's weights do not enter the loss.
+        MeasurementError: If the loss has no gradient, or a component's weights do not enter it.
     """
     names = parameter_names(components, weights)
     parameters = [score.model.get_parameter(name) for name in names]
     columns = []
     with requiring_grad(parameters):
         for batch in score.batches:
-            loss, _ = score(batch)
+            loss = score.differentiable(batch)
             gradients = dict(zip(names, torch.autograd.grad(loss.mean(), parameters, allow_unused=True), strict=True))
             unused = [name for name, gradient in gradients.items() if gradient is None]
             if unused:

@@ -18,11 +18,17 @@ from dynamics.errors import MeasurementError
 
 @contextmanager
 def held_still(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode with autograd on; afterwards restore each module's flag and all RNG states.
+    """Put the model in evaluation mode with autograd on; afterwards restore flags, buffers and all RNG states.
 
     Random numbers drawn inside (by an objective, say) are taken back: torch (CPU and initialised GPUs), numpy, python.
+    So are changes of buffers, for modules that count or collect in evaluation mode too.
     """
     flags = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
@@ -33,6 +39,10 @@ def held_still(model: nn.Module) -> Iterator[None]:
             # Not model.train(): submodules may have been in different modes, or override it.
             for module, training in flags:
                 module.training = training
+            with torch.no_grad():
+                for module, name, buffer, before in buffers:
+                    buffer.copy_(before)
+                    module._buffers[name] = buffer
             random.setstate(python_state)
             np.random.set_state(numpy_state)
 

@@ -11,7 +11,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
-from dynamics.errors import ProbeError
+from dynamics.errors import MeasurementError, ProbeError
 from dynamics.probe import Probe
 
 
@@ -39,12 +39,44 @@ class Scorer:
 
     def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Return loss and exact match of each example of a batch."""
-        loss, exact_match = self.probe.objective(self.network, batch)
-        if loss.ndim != 1 or loss.shape != exact_match.shape or exact_match.dtype != torch.bool:
+        scores = self.probe.objective(self.network, batch)
+        if not _fits(scores):
             raise ProbeError(
                 "the objective must return the loss and the exact match of each example, a float tensor (examples,) "
-                f"and a bool tensor (examples,); got {loss.dtype} {tuple(loss.shape)} and {exact_match.dtype} "
-                f"{tuple(exact_match.shape)}."
+                f"and a bool tensor (examples,); got {_describe(scores)}."
             )
         self.tick()
-        return loss, exact_match
+        return scores
+
+    def differentiable(self, batch: Any) -> Tensor:
+        """Return the loss of each example of a batch, and make sure that autograd can go back from it."""
+        loss, _ = self(batch)
+        if not loss.requires_grad:
+            raise MeasurementError(
+                "the loss that the objective returned has no gradient; it must depend on the model's output, without "
+                "detach() and outside torch.no_grad()."
+            )
+        return loss
+
+
+def _fits(scores: Any) -> bool:
+    if not isinstance(scores, tuple) or len(scores) != 2 or not all(isinstance(score, Tensor) for score in scores):
+        return False
+    loss, exact_match = scores
+    return (
+        loss.ndim == 1
+        and loss.shape == exact_match.shape
+        and loss.is_floating_point()
+        and exact_match.dtype == torch.bool
+    )
+
+
+def _describe(scores: Any) -> str:
+    if not isinstance(scores, tuple):
+        return f"a {type(scores).__name__}"
+    if len(scores) != 2:
+        return f"a tuple of {len(scores)}"
+    return " and ".join(
+        f"{score.dtype} {tuple(score.shape)}" if isinstance(score, Tensor) else f"a {type(score).__name__}"
+        for score in scores
+    )

@@ -63,7 +63,7 @@ class SequenceModule(L.LightningModule):
         loss, exact_match = sequence_objective(self.model, batch)
         size = len(loss)
         self.log("train/loss", loss.mean(), prog_bar=True, batch_size=size)
-        self.log("train/exact_match", exact_match.float().mean(), prog_bar=True, batch_size=size)
+        self.log("train/exact_match", exact_match.float().mean(), batch_size=size)
         return loss.mean()
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -81,7 +81,7 @@ class SequenceModule(L.LightningModule):
             self.log(
                 f"{split}/{name}",
                 value,
-                prog_bar=name == "exact_match",
+                prog_bar=(split, name) == ("ood", "exact_match"),
                 batch_size=len(loss),
                 add_dataloader_idx=False,
             )

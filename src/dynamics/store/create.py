@@ -63,7 +63,7 @@ def create_run(
     ]
     groups = {
         SNAPSHOTS: [(snapshot.spec(name), snapshot[name]) for name in snapshot],
-        TRAIN: [(spec, np.zeros(len(components), np.float32)) for spec in TRAIN_ARRAYS],
+        TRAIN: [(spec, np.zeros(len(components), snapshot["loss"].dtype)) for spec in TRAIN_ARRAYS],
         METRICS: [(spec, np.zeros(0)) for spec in METRIC_ARRAYS],
     }
     return RunWriter(path, axes, groups, metadata, overwrite)

@@ -222,11 +222,20 @@ def open_run(path: str | Path) -> Run:
 
 def _open(path: Path) -> h5py.File:
     try:
-        # A SWMR reader also opens a file whose writer is at work or was killed; a plain one may not.
-        return h5py.File(path, "r", libver="latest", swmr=True)
-    except OSError:
-        # Files of other programs may be too old for SWMR; opening them plainly tells them from damaged ones.
         return h5py.File(path, "r")
+    except OSError:
+        # Its writer is at work, or was killed: only a SWMR reader may open it then. Not the first choice, since such
+        # a reader does not check the length of the file and can search a truncated one for ever.
+        if not _left_open(path):
+            raise
+        return h5py.File(path, "r", libver="latest", swmr=True)
+
+
+def _left_open(path: Path) -> bool:
+    """Read from the superblock whether the file is marked as open for SWMR writing (HDF5 file format, version 3)."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    return len(head) == 12 and head[:8] == b"\x89HDF\r\n\x1a\n" and head[8] == 3 and bool(head[11] & 0x04)
 
 
 def _basename(dataset: h5py.Dataset) -> str:

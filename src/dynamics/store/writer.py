@@ -22,7 +22,7 @@ from dynamics.errors import RunFileError
 from dynamics.store.schema import FORMAT, METRIC_NAME_BYTES, METRICS, STEP_LONG_NAME, VERSION, Axis
 
 _CHUNK_BYTES = 16_384
-_SPARE_BYTES = 1_000_000
+_SPARE_BYTES = 262_144
 
 
 def check_target(path: str | Path, overwrite: bool) -> Path:
@@ -41,7 +41,7 @@ def check_target(path: str | Path, overwrite: bool) -> Path:
     if target.exists() and not overwrite:
         raise RunFileError(
             f"the run file {target} exists already and is not overwritten; choose another path, "
-            "or pass overwrite=True to replace it."
+            "or pass overwrite=True (on the command line --tracker.overwrite=true) to replace it."
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -88,9 +88,9 @@ class RunWriter:
                 partial.replace(self.path)
             except BaseException:
                 self._file.close()
+                partial.unlink(missing_ok=True)
                 raise
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise RunFileError(f"the run file {self.path} cannot be created: {error}.") from error
 
     def _create(
@@ -145,7 +145,7 @@ class RunWriter:
         """
         row = self._rows[group]
         try:
-            self._require_space(sum(array.nbytes for array in arrays.values()))
+            self._reserve(sum(array.nbytes for array in arrays.values()))
             for name, array in arrays.items():
                 dataset = self._file[group][name]
                 dataset.resize(row + 1, axis=0)
@@ -167,7 +167,7 @@ class RunWriter:
         """
         group, row = self._file[METRICS], self._rows[METRICS]
         try:
-            self._require_space(8 * len(values))
+            self._reserve(8 * len(values))
             named = {_cut(name): value for name, value in values.items()}
             for name in named:
                 if name not in self._metric_index:
@@ -212,16 +212,26 @@ class RunWriter:
         steps.flush()
         self._rows[group] = row + 1
 
-    def _require_space(self, needed: int) -> None:
-        # HDF5 does not recover well from a disk that fills in the middle of a write: ask before.
-        free = shutil.disk_usage(self.path.parent).free
-        if free < needed + _SPARE_BYTES:
-            raise OSError(f"{free} bytes are free on its disk, {needed + _SPARE_BYTES} are needed")
+    def _reserve(self, needed: int) -> None:
+        """Raise `OSError` unless the file can grow by ``needed`` bytes and some spare for HDF5's own records.
+
+        HDF5 does not survive a write that fails: it loses track of the file, and can crash the process when it closes
+        it. So the disk, its quotas and the limit on file sizes are asked before HDF5 is.
+        """
+        wanted = needed + _SPARE_BYTES
+        if hasattr(os, "posix_fallocate"):
+            with self.path.open("r+b") as file:
+                size = os.fstat(file.fileno()).st_size
+                os.posix_fallocate(file.fileno(), size, wanted)
+                # Blocks beyond the end that HDF5 knows of are harmless, but would add up row by row.
+                os.truncate(file.fileno(), size)
+        elif (free := shutil.disk_usage(self.path.parent).free) < wanted:
+            raise OSError(f"{free} bytes are free on its disk, {wanted} are needed")
 
     def _failed(self, group: str, step: int, error: Exception) -> RunFileError:
         return RunFileError(
             f"{self.path}: the row of step {step} in {group!r} could not be written ({error}). Earlier rows are safe. "
-            "Free space or mend the disk while training goes on; the row is kept in memory until it can be written."
+            "Make room or mend the disk, then append the row again."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -174,7 +175,10 @@ class ContinuingLoader(DataLoader[Batch]):
     def __iter__(self):  # type: ignore[no-untyped-def]
         """Yield the batches of one epoch, starting behind the last one that was handed out."""
         ranks = getattr(self.sampler, "num_replicas", 1)
-        self.dataset.first = self.consumed * ranks  # type: ignore[attr-defined]
+        dataset: Any = self.dataset
+        dataset.first = self.consumed * ranks
+        # A distributed sampler fills up its last round with batches that other ranks have; there are new ones instead.
+        dataset.n_batches += -dataset.n_batches % ranks
         for batch in super().__iter__():
             self.consumed += 1
             yield batch

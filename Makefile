@@ -1,0 +1,48 @@
+# Two commands for everyone: `make demo` and `make test`. Both set up .venv first if it is missing or out of date.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test soak lint format clean help
+
+help:
+	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (about 3 minutes)"
+	@echo "make test   lint, type-check and run the tests"
+	@echo "make soak   run the slow checks"
+	@echo "make format format the code"
+	@echo "make clean  remove .venv and runs/demo"
+
+# One stamp for each set of extras: the demo needs no test tools.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m dynamics.train fit --config configs/demo.yaml --tracker.overwrite=true
+	$(BIN)/python -m dynamics.plot runs/demo/run.h5
+	$(BIN)/python -m dynamics.plot runs/demo/run.h5 -o runs/demo/run.png
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/pytest -m soak
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) runs/demo

@@ -1,0 +1,26 @@
+"""What the recorded arrays say about gradients and causes: pure functions, free of torch."""
+
+from dynamics.analysis.accuracy import accuracy_table, thin
+from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
+from dynamics.analysis.rank_gap import RankGap, rank_gap
+from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
+from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_timeline, rho_table
+
+__all__ = [
+    "ROLES",
+    "SCORES",
+    "RankGap",
+    "Timeline",
+    "accuracy_table",
+    "causal_importance",
+    "chance_share",
+    "classify_roles",
+    "default_threshold",
+    "gap_table",
+    "gradient_magnitude",
+    "layer_table",
+    "rank_gap",
+    "read_timeline",
+    "rho_table",
+    "thin",
+]

@@ -1,0 +1,298 @@
+"""The callback: when to measure, and where the results go. What is measured lies elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.seed import isolate_rng
+from tqdm import tqdm
+
+from dynamics.callbacks.gap_summary import gap_summary
+from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
+from dynamics.callbacks.outbox import Outbox
+from dynamics.callbacks.run_metadata import run_metadata
+from dynamics.components import ComponentMap, find_components
+from dynamics.components.base import Weights
+from dynamics.errors import ConfigurationError, ProbeError, RunFileError
+from dynamics.measurements.ablation import BASELINES
+from dynamics.measurements.gradient_norm import training_gradient_norm
+from dynamics.measurements.weight_norm import parameter_names
+from dynamics.probe import Probe
+from dynamics.schedules import Schedule
+from dynamics.snapshot import Snapshot, select_measurements, take_snapshot
+from dynamics.store import RunWriter, check_target, create_run
+from dynamics.store.schema import SNAPSHOTS, TRAIN
+
+ScheduleLike = Schedule | int | dict[str, Any] | list[Any]
+
+_PROGRESS_AFTER_SECONDS = 3.0
+
+
+class GapTrackerCallback(L.Callback):
+    """Track gradient attribution against causal importance while a model trains, into one HDF5 file.
+
+    A snapshot is taken before the first optimizer step, after every scheduled one, and at the end, also when training
+    is interrupted or fails. Training with the callback ends in the same bits as without it. Under data parallelism
+    rank 0 measures and writes while the others wait.
+
+    Args:
+        path: The run file to create; its folder is made.
+        probe: What to measure on: a `Probe`, any iterable of batches (see `Probe`), or ``None`` to ask the data
+            module's, then the module's ``probe()``.
+        schedule: Optimizer steps at which to take a snapshot: a `Schedule`, or what `Schedule.from_config` reads.
+        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``.
+        train_gradients: Optimizer steps at which to record the norm of the *training* gradient per component, before
+            clipping: it costs no backward pass, so it can be much denser. The gradient recorded at step s is the one
+            that leads from step s to s + 1.
+        weights: A component's own weights: ``"value_out"`` or ``"all"``.
+        baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
+        overwrite: Replace an existing file at ``path``.
+        log_metrics: Send rho and the role counts to the trainer's loggers and progress bar, as ``gap/…``.
+        components: The components; default: what `find_components` finds in the module.
+        metadata: Anything that JSON can hold, to be kept in the file's metadata.
+
+    Raises:
+        RunFileError: At the start of training, if the file exists or its folder cannot be written.
+        ProbeError: At the start of training, if there is no probe or it cannot be scored.
+        ComponentError: At the start of training, if the module's components are not found.
+        ConfigurationError: At the start of training, under a strategy that shards parameters.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = "run.h5",
+        probe: Probe | Iterable[Any] | None = None,
+        schedule: ScheduleLike = Schedule.every(500),
+        measurements: str | Sequence[str] = "all",
+        train_gradients: ScheduleLike = Schedule.every(50),
+        weights: Weights = "value_out",
+        baselines: Sequence[str] = BASELINES,
+        overwrite: bool = False,
+        log_metrics: bool = True,
+        components: ComponentMap | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
+        self.schedule = Schedule.from_config(schedule)
+        self.train_gradients = Schedule.from_config(train_gradients)
+        self.measurements, self.baselines, self.weights = select_measurements(measurements), tuple(baselines), weights
+        self.components, self.metadata = components, dict(metadata or {})
+        self._probe = probe
+        self._writer: RunWriter | None = None
+        self._outbox = Outbox()
+        self._metrics = LoggedMetrics()
+        self._snapshot_step = self._seen_step = self._gradient_step = -1
+        self._measuring = self._used = False
+
+    # -- the trainer's hooks -------------------------------------------------------------------------------------
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse what cannot work before anything is computed."""
+        if stage != "fit" or _only_a_trial(trainer):
+            return
+        if isinstance(trainer.strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
+            raise ConfigurationError(
+                f"GapTrackerCallback cannot measure under {type(trainer.strategy).__name__}, which shards parameters; "
+                "train with strategy='auto' or 'ddp', or measure saved checkpoints with take_snapshot."
+            )
+        if self._used:
+            raise RunFileError(
+                f"this GapTrackerCallback has already written {self.path}; for another call of fit, "
+                "make a new callback with another path."
+            )
+        if trainer.is_global_zero:
+            check_target(self.path, self.overwrite)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the first snapshot and create the file."""
+        if not trainer.is_global_zero:
+            return
+        if _only_a_trial(trainer):
+            rank_zero_info("GapTrackerCallback: fast_dev_run takes no snapshots and writes no file.")
+            return
+        with isolate_rng():
+            # A probe() of the user's may draw from the global generators.
+            self._probe = self._find_probe(trainer, pl_module)
+        if self.components is None:
+            self.components = find_components(pl_module)
+        snapshot = self._measure(trainer, pl_module)
+        metadata = {
+            **run_metadata(trainer, pl_module, self.components, self._probe, snapshot),
+            "tracker": {
+                "schedule": repr(self.schedule),
+                "train_gradients": repr(self.train_gradients),
+                "measurements": list(self.measurements),
+                "weights": self.weights,
+            },
+            **self.metadata,
+        }
+        self._writer = create_run(self.path, snapshot, metadata, self._probe.target_counts(), self.overwrite)
+        self._used = True
+        self._seen_step = trainer.global_step
+        self._write_snapshot(trainer, snapshot)
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Record the training gradient: accumulated, unscaled, not clipped yet."""
+        step = trainer.global_step
+        if self._writer is None or not self.train_gradients.within(self._gradient_step, step):
+            return
+        assert self.components is not None
+        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        weights = map(pl_module.get_parameter, parameter_names(self.components, self.weights))
+        if not any(id(weight) in owned for weight in weights):
+            return
+        self._gradient_step = step
+        norms = training_gradient_norm(pl_module, self.components, self.weights).cpu().numpy()
+        self._outbox.put(partial(self._writer.append, TRAIN, step, {"gradient_norm": norms}))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take a snapshot if an optimizer step was taken and one was due."""
+        step, before = trainer.global_step, self._seen_step
+        if self._writer is None or step == before:
+            return
+        self._seen_step = step
+        if self.train_gradients.within(before, step) or self.schedule.within(before, step):
+            self._record_metrics(trainer)
+        if self.schedule.within(before, step):
+            self._take(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Record the validation metrics."""
+        if not trainer.sanity_checking:
+            self._record_metrics(trainer)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Record the metrics that the epoch before was summed up in."""
+        self._record_metrics(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the last snapshot and close the file."""
+        self._finish(trainer, pl_module, finished=True)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Take a last snapshot of an interrupted training and close the file."""
+        try:
+            # A measurement that was interrupted, or failed, is not started again.
+            self._finish(trainer, pl_module, finished=False, snapshot=not self._measuring)
+        except Exception as error:
+            # The exception that stopped the training is the one to be seen.
+            warnings.warn(f"the last snapshot of {self.path} could not be taken: {error}", RuntimeWarning, stacklevel=2)
+
+    # -- the work ------------------------------------------------------------------------------------------------
+
+    def _find_probe(self, trainer: L.Trainer, module: L.LightningModule) -> Probe:
+        if isinstance(self._probe, Probe):
+            return self._probe
+        if self._probe is not None:
+            return Probe(self._probe)
+        for owner in (getattr(trainer, "datamodule", None), module):
+            ask = getattr(owner, "probe", None)
+            if callable(ask):
+                answer = ask()
+                return answer if isinstance(answer, Probe) else Probe(answer)
+        raise ProbeError(
+            "GapTrackerCallback has no probe: expected probe=... or a probe() method on the data module or the module, "
+            "and found neither. Pass a list of batches with input_ids and labels that the model is not trained on."
+        )
+
+    def _measure(self, trainer: L.Trainer, module: L.LightningModule) -> Snapshot:
+        assert isinstance(self._probe, Probe)
+        title = f"snapshot at step {trainer.global_step}"
+        hidden = trainer.progress_bar_callback is None
+        self._measuring = True
+        with tqdm(desc=title, unit="batch", delay=_PROGRESS_AFTER_SECONDS, leave=False, disable=hidden) as progress:
+
+            def show(done: int, total: int) -> None:
+                progress.total = total
+                progress.update(done - progress.n)
+
+            snapshot = take_snapshot(
+                module,
+                self._probe,
+                self.components,
+                self.measurements,
+                self.baselines,
+                weights=self.weights,
+                progress=None if hidden else show,
+            )
+        self._measuring = False
+        return snapshot
+
+    def _take(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        snapshot = self._measure(trainer, module)
+        summary = self._write_snapshot(trainer, snapshot)
+        # The progress bar only: the loggers have got the values, at their exact step.
+        if summary:
+            rho = f"{PREFIX}rho"
+            module.log(rho, summary[rho], prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)
+
+    def _write_snapshot(self, trainer: L.Trainer, snapshot: Snapshot) -> dict[str, float]:
+        """Write a snapshot, and send its summary to the loggers and back."""
+        assert self._writer is not None
+        self._snapshot_step = step = trainer.global_step
+        self._outbox.put(partial(self._writer.append, SNAPSHOTS, step, snapshot))
+        if not self.log_metrics:
+            return {}
+        summary = {f"{PREFIX}{name}": value for name, value in gap_summary(snapshot).items()}
+        if summary:
+            for logger in trainer.loggers:
+                logger.log_metrics(summary, step=step)
+        return summary
+
+    def _record_metrics(self, trainer: L.Trainer) -> None:
+        if self._writer is not None and (values := self._metrics.new(trainer)):
+            self._outbox.put(partial(self._writer.append_metrics, trainer.global_step, values))
+
+    def _finish(self, trainer: L.Trainer, module: L.LightningModule, finished: bool, snapshot: bool = True) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            self._record_metrics(trainer)
+            if snapshot and trainer.global_step != self._snapshot_step:
+                self._write_snapshot(trainer, self._measure(trainer, module))
+        finally:
+            self.close(finished)
+
+    def close(self, finished: bool = False) -> None:
+        """Write what is still waiting and close the file; called at the end of training.
+
+        If rows could not be written (a full disk), they stay in memory and the file stays open: make room and call
+        this again.
+
+        Args:
+            finished: Whether the training came to its end.
+        """
+        if self._writer is None:
+            return
+        self._outbox.flush()
+        if len(self._outbox):
+            warnings.warn(
+                f"{self.path}: {len(self._outbox)} rows are still not written. Make room, then call "
+                "close() of this callback before the program ends.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+        try:
+            self._writer.close(finished)
+        except RunFileError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+        self._writer = None
+
+
+def _only_a_trial(trainer: L.Trainer) -> bool:
+    return bool(getattr(trainer, "fast_dev_run", False))

@@ -1,0 +1,7 @@
+"""The picture of a run: charts from tidy tables, as one offline page, a picture or a Vega-Lite specification."""
+
+from dynamics.plot.figure import figure
+from dynamics.plot.output import SUFFIXES, draw_run, output_path
+from dynamics.plot.tables import Tables, read_tables
+
+__all__ = ["SUFFIXES", "Tables", "draw_run", "figure", "output_path", "read_tables"]

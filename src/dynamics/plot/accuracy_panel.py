@@ -1,0 +1,71 @@
+"""Panel: accuracy on the probe and in training."""
+
+from __future__ import annotations
+
+import re
+
+import altair as alt
+import pandas as pd
+
+from dynamics.analysis.accuracy import PROBE
+from dynamics.plot.axes import Panel, StepAxis, named, rows
+from dynamics.plot.marks import labels, number, point_size, spread, tooltip
+from dynamics.plot.palette import FAINT, GREEN, INK, PURPLE, SERIES_COLOURS, WIDTH
+
+HEIGHT = 150
+# What our own module logs, in words. Metrics of other modules keep their names.
+_KNOWN = {
+    PROBE: ("OOD probe", INK),
+    "train/exact_match": ("training batches", FAINT),
+    "id/exact_match": ("in distribution", GREEN),
+    "ood/exact_match": ("OOD validation", PURPLE),
+}
+
+
+def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
+    """Draw the accuracy table: the probe bold, single training batches thin, every line labelled at its end."""
+    names = list(dict.fromkeys(accuracy["series"]))
+    others = iter(SERIES_COLOURS * len(names))
+    style = {}
+    for name in names:
+        noisy = re.match("train", name, re.IGNORECASE) is not None
+        style[name] = _KNOWN.get(name, (name, FAINT if noisy else next(others)))
+    colour = alt.Color("series:N", legend=None, scale=alt.Scale(domain=names, range=[style[name][1] for name in names]))
+    base = named("accuracy").encode(
+        x=axis.x(),
+        y=alt.Y(
+            "accuracy:Q",
+            scale=alt.Scale(domain=[0, 1]),
+            axis=alt.Axis(title="exact match (share of examples)", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
+        ),
+        color=colour,
+    )
+    snapshots = int((accuracy["series"] == PROBE).sum())
+    hint = tooltip(
+        "datum.series",
+        {"step": "format(datum.step, ',d')", "exact match": number("accuracy"), "averaged over": "datum.averaged"},
+    )
+    is_probe, is_noisy = f"datum.series === '{PROBE}'", "test(/^train/i, datum.series)"
+    layers = [
+        base.transform_filter(is_noisy).mark_line(strokeWidth=1),
+        base.transform_filter(f"!({is_noisy}) && !({is_probe})").mark_line(strokeWidth=1.5),
+        base.transform_filter(f"!({is_noisy}) && !({is_probe})").mark_point(
+            filled=True, size=point_size(snapshots, 12), opacity=1, tooltip=hint
+        ),
+        base.transform_filter(is_probe).mark_line(strokeWidth=2.4),
+        base.transform_filter(is_probe).mark_point(
+            filled=True, size=point_size(snapshots, 26), opacity=1, tooltip=hint
+        ),
+    ]
+    last = accuracy.dropna(subset="accuracy").groupby("series", sort=False).tail(1)
+    places = spread([HEIGHT * (1 - min(max(value, 0), 1)) for value in last["accuracy"]], 14, HEIGHT)
+    ends = [
+        {"text": style[name][0], "y": y, "colour": "#7f8893" if style[name][1] == FAINT else style[name][1]}
+        for name, y in zip(last["series"], places, strict=True)
+    ]
+    chart = alt.layer(*layers, labels(ends, fontSize=11.5)).properties(
+        width=WIDTH,
+        height=HEIGHT,
+        title=alt.Title("Accuracy", subtitle="An example counts when every one of its target tokens is right."),
+    )
+    return chart, {"accuracy": rows(accuracy)}

@@ -1,0 +1,109 @@
+"""The step axis that all panels share, and data in the form in which a chart carries it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+_FEW = 8
+"""About how many ticks the axis has."""
+_WIDEST = 20
+"""The last cell takes at most this part of the axis."""
+DIGITS = 5
+"""Significant digits that reach the picture."""
+
+Data = dict[str, list[dict[str, Any]]]
+"""Data sets by name, as a specification carries them."""
+Panel = tuple[alt.LayerChart | alt.FacetChart, Data]
+"""A panel, and the data sets that it needs."""
+
+
+class StepAxis:
+    """The horizontal axis: optimizer steps, from the first to the last that any panel shows.
+
+    Args:
+        snapshots: Step of each snapshot, ascending.
+        logged: Steps of everything else that is shown.
+        kind: ``"linear"``, or ``"symlog"``, which gives early steps more room.
+    """
+
+    def __init__(self, snapshots: np.ndarray, logged: np.ndarray, kind: str) -> None:
+        self.kind = kind
+        # Where symlog turns from linear to logarithmic: at the first step that tells something new.
+        self.unit = int(min(snapshots[snapshots > 0], default=1))
+        self._ends = dict(zip(snapshots.tolist(), snapshots[1:].tolist(), strict=False))
+        self._ends[int(snapshots[-1])] = last = self._last_end(snapshots)
+        self.low, self.high = int(min([snapshots[0], *logged])), int(max([last, *logged]))
+
+    def ends(self, steps: pd.Series) -> pd.Series:
+        """Return where the cells of snapshots end: at the next snapshot."""
+        return steps.map(self._ends)
+
+    def x(self, field: str = "step", title: str | None = None) -> alt.X:
+        """Return the encoding of a field along the axis; only the lowest panel names it."""
+        scale: dict[str, Any] = {"domain": [self.low, self.high], "nice": False, "type": self.kind}
+        axis: dict[str, Any] = {"title": title, "format": ",d", "labelOverlap": True, "labelFlush": False}
+        if self.kind == "symlog":
+            scale["constant"] = self.unit
+            axis["values"] = _ticks(self.unit, self.low, self.high)
+        elif self.high - self.low <= _FEW:
+            axis["values"] = list(range(self.low, self.high + 1))
+        else:
+            axis["tickCount"] = _FEW
+        return alt.X(field, type="quantitative", scale=alt.Scale(**scale), axis=alt.Axis(**axis))
+
+    def _last_end(self, snapshots: np.ndarray) -> int:
+        # The last snapshot has no next one: its cell is as wide as the one before, but not so wide as to stand out.
+        first, last = int(snapshots[0]), int(snapshots[-1])
+        if len(snapshots) < 2:
+            return last + 1
+        if self.kind == "symlog":
+            low, high = math.log1p(first / self.unit), math.log1p(last / self.unit)
+            widest = self.unit * math.expm1(high + (high - low) / _WIDEST) - last
+        else:
+            widest = (last - first) / _WIDEST
+        return last + max(1, round(min(last - int(snapshots[-2]), widest)))
+
+
+def _ticks(unit: int, low: int, high: int) -> list[int]:
+    decades = range(int(math.log10(unit)), int(math.log10(max(high, 1))) + 1)
+    marks = [leading * 10**decade for decade in decades for leading in (1, 2, 5)]
+    return [tick for tick in (0, *marks) if low <= tick <= high and (tick == 0 or tick >= unit)]
+
+
+def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a table as rows that JSON can hold; what is missing or not finite is ``None``."""
+    columns = {str(name): _values(table[name]) for name in table}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a large table as one row of lists, a third of the size; `flattened` makes rows of it in the chart."""
+    return [{str(name): _values(table[name]) for name in table}]
+
+
+def flattened(name: str, table: pd.DataFrame) -> alt.Chart:
+    """Return a chart over the data set ``name``, which holds `columns` of the table."""
+    return alt.Chart(alt.NamedData(name=name)).transform_flatten([str(column) for column in table])
+
+
+def named(name: str) -> alt.Chart:
+    """Return a chart over the data set ``name``, which holds `rows`."""
+    return alt.Chart(alt.NamedData(name=name))
+
+
+def _values(column: pd.Series) -> list[Any]:
+    if not pd.api.types.is_float_dtype(column.dtype):
+        return [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
+    # JSON knows no NaN and no infinity.
+    values = column.to_numpy(dtype=float, na_value=np.nan)
+    return [float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values]
+
+
+def vega_lite_version() -> str:
+    """Return the version of Vega-Lite that Altair writes for, as vl-convert names it: ``6.4``."""
+    return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

@@ -1,0 +1,78 @@
+"""The picture: all panels below each other, on one step axis, as a Vega-Lite specification that carries its data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from dynamics.analysis.importance import check_score
+from dynamics.plot.accuracy_panel import accuracy_panel
+from dynamics.plot.axes import Data, StepAxis
+from dynamics.plot.layers_panel import layers_panel
+from dynamics.plot.palette import MUTED, config
+from dynamics.plot.rho_panel import rho_panel
+from dynamics.plot.roles_panel import ROLES_BY, roles_panel
+from dynamics.plot.tables import Tables
+
+EXPLANATION = (
+    ("Hidden Heroes", "(blue) matter far more than their gradients show;"),
+    ("Gradient Bloats", "(orange) have large gradients but matter little."),
+)
+SCALES = ("linear", "symlog")
+
+
+def figure(tables: Tables, score: str = "exact_match", x: str = "linear", title: bool = True) -> dict[str, Any]:
+    """Return the picture of a run as a Vega-Lite specification, data included.
+
+    Large tables are carried column by column, and the rows made by the chart.
+
+    Args:
+        tables: What `read_tables` returns.
+        score: What the roles shown first come from: ``"exact_match"`` or ``"loss"``.
+        x: ``"linear"`` or ``"symlog"`` steps.
+        title: Put the run's name and facts above; a page that shows them itself does not need that.
+
+    Raises:
+        AnalysisError: If the score is unknown.
+    """
+    check_score(score)
+    axis = StepAxis(tables.cells["step"].unique(), tables.accuracy["step"].to_numpy(), x)
+    choice = alt.param(
+        name=ROLES_BY,
+        value=score,
+        bind=alt.binding_select(options=["exact_match", "loss"], labels=["accuracy", "loss"], name="Roles with C by "),
+    )
+    panels = [
+        accuracy_panel(tables.accuracy, axis),
+        rho_panel(tables.rho, axis),
+        roles_panel(tables.cells, axis),
+        layers_panel(tables.layers, axis),
+    ]
+    chart = (
+        alt.vconcat(*(chart for chart, _ in panels), spacing=34)
+        .add_params(choice)
+        .resolve_scale(color="independent", y="independent", x="shared")
+    )
+    if title:
+        brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
+        chart = chart.properties(
+            title=alt.Title(
+                tables.name,
+                subtitle=[" ".join(word for pair in EXPLANATION for word in pair), brief],
+                fontSize=21,
+                subtitleFontSize=12.5,
+                subtitleColor=MUTED,
+                subtitlePadding=9,
+                offset=26,
+                subtitleLineHeight=18,
+            )
+        )
+    specification: dict[str, Any] = chart.to_dict()
+    specification["config"] = config()
+    data: Data = {}
+    for _, panel_data in panels:
+        data |= panel_data
+    # Added last: the schema check that Altair makes would go through every row.
+    specification["datasets"] = data
+    return specification

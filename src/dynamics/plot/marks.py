@@ -1,0 +1,85 @@
+"""Small marks that several panels use: tooltips, labels beside a panel, marks laid out by pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from dynamics.plot.palette import LABEL_GAP, MUTED, WIDTH
+
+
+def number(field: str, pattern: str = ".3~g") -> str:
+    """Return the expression that writes a field's number, or says that it is undefined instead of showing a 0."""
+    return f"isValid(datum.{field}) ? format(datum.{field}, '{pattern}') : 'undefined'"
+
+
+def tooltip(title: str, lines: Mapping[str, str]) -> alt.ExprRef:
+    """Return a tooltip from expressions: a title, and a line for each name."""
+    body = ", ".join(f"'{name}': {expression}" for name, expression in lines.items())
+    return alt.ExprRef(f"{{'title': {title}, {body}}}")
+
+
+def labels(texts: Sequence[Mapping[str, Any]], side: str = "right", **style: Any) -> alt.Chart:
+    """Return labels beside a panel.
+
+    Args:
+        texts: The labels: ``text``, ``y`` in pixels from the panel's top, and ``colour``.
+        side: ``"right"`` or ``"left"`` of the panel.
+        style: Further properties of the text.
+    """
+    right = side == "right"
+    return (
+        alt.Chart(alt.Data(values=[dict(text) for text in texts]))
+        .mark_text(
+            x=WIDTH + LABEL_GAP if right else -LABEL_GAP,
+            y=alt.ExprRef("datum.y"),
+            align="left" if right else "right",
+            baseline="middle",
+            **{"limit": 150, **style},
+        )
+        .encode(text="text:N", color=alt.Color("colour:N", scale=None))
+    )
+
+
+def spread(wanted: Sequence[float], least: float, high: float) -> list[float]:
+    """Return positions near the wanted ones, in the same order from top to bottom, at least so far apart.
+
+    Args:
+        wanted: Positions, in pixels from the top.
+        least: Smallest distance between two of them.
+        high: Lowest place on the panel.
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    placed = dict.fromkeys(order, 0.0)
+    floor = float("-inf")
+    for index in order:
+        placed[index] = floor = max(wanted[index], floor + least)
+    ceiling = max(high, least * (len(wanted) - 1))
+    for index in reversed(order):
+        placed[index] = ceiling = min(placed[index], ceiling)
+        ceiling -= least
+    return [placed[index] for index in range(len(wanted))]
+
+
+def pixels(field: str, height: float) -> alt.Y:
+    """Return the encoding of a field that counts pixels from the panel's top."""
+    return alt.Y(field, type="quantitative", scale=alt.Scale(domain=[0, height], range=[0, height]), axis=None)
+
+
+def rules(height: float, at: Sequence[float], **style: Any) -> alt.Chart:
+    """Return horizontal lines across a panel, at pixels from its top."""
+    return (
+        alt.Chart(alt.Data(values=[{"y": y} for y in at]))
+        .mark_rule(**{"color": MUTED, "strokeWidth": 1, **style})
+        .encode(y=pixels("y", height))
+    )
+
+
+def point_size(count: int, size: float) -> float:
+    """Return the area of a line's points: as given while each has room, and smaller for many.
+
+    Points cannot be left out: one between two gaps has no line to show it.
+    """
+    return size * min(1.0, max(0.12, (60 / max(count, 1)) ** 2))

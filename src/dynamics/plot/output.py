@@ -1,0 +1,94 @@
+"""Write the picture of a run, in the format that the file's suffix asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from dynamics.errors import DynamicsError
+from dynamics.plot.axes import vega_lite_version
+from dynamics.plot.figure import figure
+from dynamics.plot.page import page
+from dynamics.plot.tables import read_tables
+from dynamics.store import open_run
+
+SUFFIXES = (".html", ".png", ".svg", ".json")
+"""What a picture can be: a page, a picture in pixels or in vectors, a Vega-Lite specification."""
+_PNG_SCALE = 2
+
+
+class PlotError(DynamicsError, ValueError):
+    """A picture cannot be written where, or as what, it was asked for."""
+
+
+def output_path(run_path: str | Path, output: str | Path | None) -> Path:
+    """Return where the picture goes, or raise before any work is done.
+
+    Args:
+        run_path: The run file.
+        output: Where the user wants the picture; default: beside the run file, as HTML.
+
+    Raises:
+        PlotError: If the suffix is unknown or the folder does not exist.
+    """
+    path = Path(run_path).with_suffix(".html") if output is None else Path(output)
+    if path.suffix.lower() not in SUFFIXES:
+        raise PlotError(f"the output must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
+    if not path.parent.is_dir():
+        raise PlotError(f"there is no folder {path.parent} to write {path.name} into; make it first.")
+    if path.is_dir():
+        raise PlotError(f"the output {path} is a folder; give the path of a file.")
+    return path
+
+
+def draw_run(
+    run_path: str | Path,
+    output: str | Path | None = None,
+    score: str = "exact_match",
+    baseline: str = "mean",
+    threshold: float | None = None,
+    x: str = "linear",
+) -> Path:
+    """Draw a run file, finished or not, and return the path of the picture.
+
+    Args:
+        run_path: The run file.
+        output: Where to; the suffix, one of `SUFFIXES`, says as what. Default: beside the run file, as HTML.
+        score: What the roles come from: ``"exact_match"`` or ``"loss"``. The HTML page can switch.
+        baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
+        threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
+        x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+
+    Raises:
+        RunFileError: If the run file is missing or cannot be read.
+        AnalysisError: If it lacks what is needed.
+        PlotError: If the picture cannot be written where, or as what, it was asked for.
+    """
+    path = output_path(run_path, output)
+    with open_run(run_path) as run:
+        tables = read_tables(run, baseline, threshold)
+    kind = path.suffix.lower()
+    specification = figure(tables, score, x, title=kind != ".html")
+    content: str | bytes
+    if kind == ".html":
+        content = page(specification, tables.name, tables.facts, len(tables.cells))
+    elif kind == ".json":
+        content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
+    else:
+        content = _picture(specification, kind)
+    try:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    except OSError as error:
+        raise PlotError(f"the picture {path} cannot be written: {error.strerror}.") from error
+    return path
+
+
+def _picture(specification: dict[str, Any], kind: str) -> str | bytes:
+    # The drawing must find nothing to load; the data is all inside.
+    options: dict[str, Any] = {"vl_version": vega_lite_version(), "allowed_base_urls": []}
+    if kind == ".svg":
+        return str(vl_convert.vegalite_to_svg(specification, **options))
+    return bytes(vl_convert.vegalite_to_png(specification, scale=_PNG_SCALE, **options))

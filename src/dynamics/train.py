@@ -1,0 +1,62 @@
+"""Command line: ``python -m dynamics.train fit --config configs/sort.yaml``."""
+
+from __future__ import annotations
+
+import sys
+
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from dynamics.callbacks import GapTrackerCallback
+from dynamics.errors import DynamicsError
+from dynamics.model import SequenceModule
+from dynamics.tasks import SequenceDataModule
+
+
+class TrainCommand(LightningCLI):
+    """Lightning's command line with a tracker, and one folder for all that a run writes."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add ``name`` and the tracker's settings; the files' places follow from the name."""
+        parser.add_argument("--name", type=str, default="run", help="The run writes under runs/<name>/.")
+        parser.add_class_arguments(GapTrackerCallback, "tracker", skip={"probe", "components", "metadata"})
+        parser.callback_keys.append("tracker")
+        parser.link_arguments("name", "tracker.path", compute_fn=lambda name: f"runs/{name}/run.h5")
+        parser.link_arguments("name", "trainer.default_root_dir", compute_fn=lambda name: f"runs/{name}")
+
+    @property
+    def tracker(self) -> GapTrackerCallback:
+        """Return the tracker."""
+        return next(c for c in self.trainer.callbacks if isinstance(c, GapTrackerCallback))  # type: ignore[attr-defined]
+
+    def before_fit(self) -> None:
+        """Keep the whole configuration, defaults included, with the run."""
+        config = self.config.get(self.subcommand, self.config)
+        self.tracker.metadata["config"] = self._parser(self.subcommand).dump(config, skip_none=False)
+
+    def after_fit(self) -> None:
+        """Say where the run file is and how to look at it."""
+        if self.tracker.path.exists() and self.trainer.is_global_zero:
+            print(f"\nrun file: {self.tracker.path}\nlook at it: python -m dynamics.plot {self.tracker.path}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Command-line arguments; default those of the process.
+
+    Returns:
+        Exit status: 0, or 2 for a set-up that cannot work.
+    """
+    try:
+        TrainCommand(
+            SequenceModule, SequenceDataModule, save_config_callback=None, seed_everything_default=0, args=arguments
+        )
+    except DynamicsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
