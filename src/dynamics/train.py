@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from argparse import ArgumentError
 
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
@@ -39,20 +41,25 @@ class TrainCommand(LightningCLI):
             print(f"\nrun file: {self.tracker.path}\nlook at it: python -m dynamics.plot {self.tracker.path}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: Command-line arguments; default those of the process.
+def main() -> int:
+    """Run the command with the process's arguments.
 
     Returns:
         Exit status: 0, or 2 for a set-up that cannot work.
     """
+    # Lightning's own use of a PyTorch function that is about to go: nothing a user could mend.
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
     try:
         TrainCommand(
-            SequenceModule, SequenceDataModule, save_config_callback=None, seed_everything_default=0, args=arguments
+            SequenceModule,
+            SequenceDataModule,
+            save_config_callback=None,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_kwargs={"exit_on_error": False, "prog": "python -m dynamics.train"},
         )
-    except DynamicsError as error:
+    except (DynamicsError, ArgumentError) as error:
+        # A page of usage would bury the one line that helps.
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

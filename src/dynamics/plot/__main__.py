@@ -64,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DynamicsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        # HDF5 finds damage inside a file only when it comes to read it.
+        print(f"error: {given.run} cannot be read: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -77,8 +77,8 @@ def _ticks(unit: int, low: int, high: int) -> list[int]:
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a table as rows that JSON can hold; what is missing or not finite is ``None``."""
-    columns = {str(name): _values(table[name]) for name in table}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    [lists] = columns(table)
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def columns(table: pd.DataFrame) -> list[dict[str, Any]]:

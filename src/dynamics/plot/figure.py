@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 
 from dynamics.analysis.importance import check_score
+from dynamics.errors import AnalysisError
 from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.axes import Data, StepAxis
 from dynamics.plot.layers_panel import layers_panel
@@ -34,9 +35,11 @@ def figure(tables: Tables, score: str = "exact_match", x: str = "linear", title:
         title: Put the run's name and facts above; a page that shows them itself does not need that.
 
     Raises:
-        AnalysisError: If the score is unknown.
+        AnalysisError: If the score or the step axis is unknown.
     """
     check_score(score)
+    if x not in SCALES:
+        raise AnalysisError(f"the step axis must be one of {', '.join(SCALES)}; got {x!r}.")
     axis = StepAxis(tables.cells["step"].unique(), tables.accuracy["step"].to_numpy(), x)
     choice = alt.param(
         name=ROLES_BY,
