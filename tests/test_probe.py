@@ -235,3 +235,20 @@ def test_a_probe_that_cannot_be_scored_is_an_error(build, message):
     with pytest.raises(ProbeError) as caught:
         build()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": [[1, 2]]}, "probe batch 0: labels must be a tensor; got a list."),
+        (
+            {"attention_mask": torch.ones(1, 3)},
+            "probe batch 0: attention_mask must have the shape of input_ids, (1, 2); got (1, 3).",
+        ),
+    ],
+)
+def test_a_batch_of_another_kind_is_named(change, message):
+    batch = {"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([[1, 2]])}
+    with pytest.raises(ProbeError) as error:
+        Probe([{**batch, **change}])
+    assert str(error.value) == message

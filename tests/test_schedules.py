@@ -160,3 +160,9 @@ def test_a_schedule_that_names_no_steps_is_an_error(build, message):
 def test_only_schedules_can_be_united():
     with pytest.raises(TypeError):
         Schedule.every(5) | 5
+
+
+def test_a_first_step_given_twice_is_refused():
+    with pytest.raises(ScheduleError) as error:
+        Schedule.piecewise({"0": 5, 0: 10})
+    assert str(error.value) == "Schedule.piecewise: each first step may come once; got {'0': 5, 0: 10}."

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 CONFIG = """
 name: tiny
 seed_everything: 3
+threads: 1
 data: {task: reverse, lengths: [2, 3], ood_lengths: [4], batch_size: 4, probe_batches: 2, probe_batch_size: 3}
 model:
   learning_rate: 0.01

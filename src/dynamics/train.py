@@ -6,6 +6,7 @@ import sys
 import warnings
 from argparse import ArgumentError
 
+import torch
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from dynamics.callbacks import GapTrackerCallback
@@ -20,10 +21,22 @@ class TrainCommand(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add ``name`` and the tracker's settings; the files' places follow from the name."""
         parser.add_argument("--name", type=str, default="run", help="The run writes under runs/<name>/.")
+        parser.add_argument(
+            "--threads",
+            type=int | None,
+            default=None,
+            help="CPU threads of PyTorch. Small models run fastest with 1; the last digits depend on it.",
+        )
         parser.add_class_arguments(GapTrackerCallback, "tracker", skip={"probe", "components", "metadata"})
         parser.callback_keys.append("tracker")
         parser.link_arguments("name", "tracker.path", compute_fn=lambda name: f"runs/{name}/run.h5")
         parser.link_arguments("name", "trainer.default_root_dir", compute_fn=lambda name: f"runs/{name}")
+
+    def before_instantiate_classes(self) -> None:
+        """Set the number of threads before anything is computed."""
+        threads = self.config.get(self.subcommand, self.config).get("threads")
+        if threads is not None:
+            torch.set_num_threads(threads)
 
     @property
     def tracker(self) -> GapTrackerCallback:

@@ -406,3 +406,12 @@ def test_several_optimizers_do_not_jump_over_scheduled_steps(tmp_path):
         # Only the optimizer that owns component weights counts.
         assert run.train.steps.tolist() == [0, 2, 4, 6]
         assert np.isfinite(run.train["gradient_norm"]).all()
+
+
+def test_one_component_alone_has_no_ranks_but_can_be_tracked(tmp_path):
+    module = small_module()
+    found = find_components(module)
+    tracked(tmp_path, module, components=type(found)(found[:1], root=found.root), baselines="mean")
+    with open_run(tmp_path / "run.h5") as run:
+        assert run.baselines == ("mean",)
+        assert run["ablation_loss"].shape == (4, 1, 1, 12)

@@ -27,7 +27,7 @@ from dynamics.measurements.gradient_norm import training_gradient_norm
 from dynamics.measurements.weight_norm import parameter_names
 from dynamics.probe import Probe
 from dynamics.schedules import Schedule
-from dynamics.snapshot import Snapshot, select_measurements, take_snapshot
+from dynamics.snapshot import Snapshot, select_baselines, select_measurements, take_snapshot
 from dynamics.store import RunWriter, check_target, create_run
 from dynamics.store.schema import SNAPSHOTS, TRAIN
 
@@ -74,7 +74,7 @@ class GapTrackerCallback(L.Callback):
         measurements: str | Sequence[str] = "all",
         train_gradients: ScheduleLike = Schedule.every(50),
         weights: Weights = "value_out",
-        baselines: Sequence[str] = BASELINES,
+        baselines: str | Sequence[str] = BASELINES,
         overwrite: bool = False,
         log_metrics: bool = True,
         components: ComponentMap | None = None,
@@ -84,7 +84,8 @@ class GapTrackerCallback(L.Callback):
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
         self.schedule = Schedule.from_config(schedule)
         self.train_gradients = Schedule.from_config(train_gradients)
-        self.measurements, self.baselines, self.weights = select_measurements(measurements), tuple(baselines), weights
+        self.measurements, self.weights = select_measurements(measurements), weights
+        self.baselines = select_baselines(baselines)
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None

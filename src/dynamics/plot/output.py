@@ -8,7 +8,7 @@ from typing import Any
 
 import vl_convert
 
-from dynamics.errors import DynamicsError
+from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
 from dynamics.plot.figure import figure
 from dynamics.plot.page import page
@@ -18,10 +18,6 @@ from dynamics.store import open_run
 SUFFIXES = (".html", ".png", ".svg", ".json")
 """What a picture can be: a page, a picture in pixels or in vectors, a Vega-Lite specification."""
 _PNG_SCALE = 2
-
-
-class PlotError(DynamicsError, ValueError):
-    """A picture cannot be written where, or as what, it was asked for."""
 
 
 def output_path(run_path: str | Path, output: str | Path | None) -> Path:
