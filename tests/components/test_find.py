@@ -35,13 +35,13 @@ def test_a_model_without_a_known_transformer_is_an_error():
         find_components(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
     assert str(caught.value) == (
         "no known transformer in Sequential: looked for dynamics.model.Transformer; its submodules are 0 (Linear), "
-        "1 (ReLU). For another model, pass a ComponentMap of your own (see docs/other-models.md)."
+        "1 (ReLU). For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
     )
     with pytest.raises(ComponentError) as caught:
         find_components(nn.ReLU())
     assert str(caught.value) == (
         "no known transformer in ReLU: looked for dynamics.model.Transformer; its submodules are none. "
-        "For another model, pass a ComponentMap of your own (see docs/other-models.md)."
+        "For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
     )
 
 
@@ -50,7 +50,7 @@ def test_two_transformers_are_an_error():
         find_components(nn.ModuleDict({"student": decoder(), "teacher": decoder()}))
     assert str(caught.value) == (
         "ModuleDict holds 2 transformers, at 'student', 'teacher'; pass the one to measure, or a ComponentMap of your "
-        "own (see docs/other-models.md)."
+        "own (see docs/how-to/component-map.md)."
     )
 
 

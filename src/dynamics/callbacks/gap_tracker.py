@@ -13,11 +13,11 @@ import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
-from tqdm import tqdm
 
 from dynamics.callbacks.gap_summary import gap_summary
 from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
 from dynamics.callbacks.outbox import Outbox
+from dynamics.callbacks.progress import snapshot_progress
 from dynamics.callbacks.run_metadata import run_metadata
 from dynamics.components import ComponentMap, find_components
 from dynamics.components.base import Weights
@@ -32,8 +32,6 @@ from dynamics.store import RunWriter, check_target, create_run
 from dynamics.store.schema import SNAPSHOTS, TRAIN
 
 ScheduleLike = Schedule | int | dict[str, Any] | list[Any]
-
-_PROGRESS_AFTER_SECONDS = 3.0
 
 
 class GapTrackerCallback(L.Callback):
@@ -211,15 +209,8 @@ class GapTrackerCallback(L.Callback):
 
     def _measure(self, trainer: L.Trainer, module: L.LightningModule) -> Snapshot:
         assert isinstance(self._probe, Probe)
-        title = f"snapshot at step {trainer.global_step}"
-        hidden = trainer.progress_bar_callback is None
         self._measuring = True
-        with tqdm(desc=title, unit="batch", delay=_PROGRESS_AFTER_SECONDS, leave=False, disable=hidden) as progress:
-
-            def show(done: int, total: int) -> None:
-                progress.total = total
-                progress.update(done - progress.n)
-
+        with snapshot_progress(trainer, f"snapshot at step {trainer.global_step}") as progress:
             snapshot = take_snapshot(
                 module,
                 self._probe,
@@ -227,7 +218,7 @@ class GapTrackerCallback(L.Callback):
                 self.measurements,
                 self.baselines,
                 weights=self.weights,
-                progress=None if hidden else show,
+                progress=progress,
             )
         self._measuring = False
         return snapshot
