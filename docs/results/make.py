@@ -1,7 +1,7 @@
-"""Turn run files into the README's findings: tables beside this file, pictures, and the block of text between markers.
+"""Turn run files into the README's findings: tables beside this file, pictures, and the text between two markers.
 
-``python docs/results/make.py`` reads ``runs/{demo,sort,reverse}/run.h5`` (see ``make results``); with ``--text-only`` it
-rewrites the text from the tables that are here.
+``python docs/results/make.py`` reads ``runs/{demo,sort,reverse}/run.h5`` (see ``make results``); with ``--text-only``
+it rewrites the text from the tables that are here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read(name: str) -> None:
         steps.round(6).to_csv(HERE / f"{name}_steps.csv")
         roles = gap_table(run)[["step", "component", "gradient", "causal", "delta", "role"]]
         roles.round(6).to_csv(HERE / f"{name}_roles.csv", index=False)
-    draw_run(path, HERE / f"{name}.png")
+    draw_run(path, HERE / f"{name}.svg")
 
 
 def finding(name: str) -> str:
@@ -67,18 +67,19 @@ def text() -> str:
     """Return the findings, as the README states them."""
     chance = pd.read_csv(HERE / "sort_steps.csv")["chance"].iloc[0]
     lines = "\n".join(finding(name) for name in TASKS)
-    return f"""One run of each configuration, seed 0, 20 components, mean ablation. Taken together are the snapshots whose OOD exact
-match lies between {WINDOW[0]:.0%} and {WINDOW[1]:.0%}: median (least to most) of rho, and the mean number of heroes and bloats. **By luck
-alone there would be {chance:.2f} of each.** Named are the components that had the role in at least half of these snapshots,
-and in how many.
+    low, high = (f"{share:.0%}" for share in WINDOW)
+    return f"""One run of each configuration, seed 0, 20 components, mean ablation. Taken together are the snapshots
+whose OOD exact match lies between {low} and {high}: median (least to most) of rho, mean number of heroes and bloats.
+**By luck alone there would be {chance:.2f} of each.** Named are the components that had the role in at least half of
+these snapshots, and in how many.
 
 | task | steps: snapshots | rho (accuracy) | rho (loss) | heroes / bloats | usual heroes | usual bloats |
 | --- | --- | --- | --- | --- | --- | --- |
 {lines}
 
 These are single runs: names and counts may change with the seed. And depth and kind alone move ranks: in pre-LN models
-the gradient falls with depth, and heads differ from MLPs in scale, which makes early bloats and late heroes. Pictures: [sorting](docs/results/sort.png),
-[reversal](docs/results/reverse.png).
+the gradient falls with depth, and heads differ from MLPs in scale, which makes early bloats and late heroes.
+Pictures: [sorting](docs/results/sort.svg), [reversal](docs/results/reverse.svg).
 """
 
 
@@ -93,5 +94,5 @@ if __name__ == "__main__":
     if "--text-only" not in sys.argv:
         for name in TASKS:
             read(name)
-        draw_run("runs/demo/run.h5", HERE / "demo.png")
+        draw_run("runs/demo/run.h5", HERE / "demo.png", panels=("accuracy", "roles"))
     write_text()

@@ -143,3 +143,27 @@ def test_a_large_run_draws(tmp_path):
     assert len(text) < 6e6
     assert len(Page(text).specification["datasets"]["cells"][0]["step"]) == 200 * 160
     assert draw_run(tmp_path / "run.h5", tmp_path / "a.png").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("panels", [("accuracy", "roles"), ("rho",), ("layers", "accuracy")])
+def test_some_panels_alone(tmp_path, panels):
+    titles = {
+        "accuracy": "Accuracy",
+        "rho": "Do gradients rank components as ablation does?",
+        "roles": "Roles, with C by accuracy",
+        "layers": "Heroes and bloats in each layer",
+    }
+    random_run(tmp_path / "run.h5", n_steps=3)
+    svg = draw_run(tmp_path / "run.h5", tmp_path / "a.svg", panels=panels).read_text()
+    for name, title in titles.items():
+        assert (f">{title}</text>" in svg) == (name in panels)
+    # Only the lowest panel names the step axis, whichever it is.
+    assert svg.count(">optimizer step</text>") == 1
+
+
+def test_no_panel_and_an_unknown_one(tmp_path):
+    random_run(tmp_path / "run.h5", n_steps=2)
+    for panels, got in (((), "none"), (("roles", "colours"), "roles, colours")):
+        with pytest.raises(AnalysisError) as error:
+            figure(tables(tmp_path / "run.h5"), panels=panels)
+        assert str(error.value) == f"the panels must be some of accuracy, rho, roles, layers; got {got}."

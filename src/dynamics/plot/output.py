@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import vl_convert
 
 from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
-from dynamics.plot.figure import figure
+from dynamics.plot.figure import PANELS, figure
 from dynamics.plot.page import page
 from dynamics.plot.tables import read_tables
 from dynamics.store import open_run
@@ -47,6 +48,7 @@ def draw_run(
     baseline: str = "mean",
     threshold: float | None = None,
     x: str = "linear",
+    panels: Collection[str] = tuple(PANELS),
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -57,6 +59,7 @@ def draw_run(
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
         x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+        panels: Which panels to draw, of ``accuracy``, ``rho``, ``roles`` and ``layers``.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -67,7 +70,7 @@ def draw_run(
     with open_run(run_path) as run:
         tables = read_tables(run, baseline, threshold)
     kind = path.suffix.lower()
-    specification = figure(tables, score, x, title=kind != ".html")
+    specification = figure(tables, score, x, panels, title=kind != ".html")
     content: str | bytes
     if kind == ".html":
         content = page(specification, tables.name, tables.facts, len(tables.cells))
