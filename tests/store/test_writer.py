@@ -119,6 +119,17 @@ def test_a_row_that_was_begun_but_not_announced_is_not_there(path, monkeypatch):
         assert_rows(run, (0, 2))
 
 
+def test_the_working_folder_may_change_while_the_file_is_open(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    writer = write_run("run.h5")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    writer.append("snapshots", 0, row(0))
+    writer.close()
+    with open_run(tmp_path / "run.h5") as run:
+        assert_rows(run, (0,))
+
+
 def test_metrics_get_a_column_when_they_first_appear(path):
     writer = write_run(path)
     long = "é" * 100

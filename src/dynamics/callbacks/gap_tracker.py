@@ -249,15 +249,16 @@ class GapTrackerCallback(L.Callback):
             self._outbox.put(partial(self._writer.append_metrics, trainer.global_step, values))
 
     def _finish(self, trainer: L.Trainer, module: L.LightningModule, finished: bool, snapshot: bool = True) -> None:
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             return
+        complete = False
         try:
             self._record_metrics(trainer)
             if snapshot and trainer.global_step != self._snapshot_step:
                 self._write_snapshot(trainer, self._measure(trainer, module))
+            complete = finished
         finally:
-            self.close(finished)
+            self.close(complete)
 
     def close(self, finished: bool = False) -> None:
         """Write what is still waiting and close the file; called at the end of training.

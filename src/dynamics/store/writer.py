@@ -76,6 +76,8 @@ class RunWriter:
         overwrite: bool = False,
     ) -> None:
         self.path = check_target(path, overwrite)
+        # The program may change its working folder while the file is open.
+        self._place = self.path.absolute()
         self._metric_index: dict[str, int] = {}
         self._rows = dict.fromkeys(groups, 0)
         partial = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
@@ -220,12 +222,12 @@ class RunWriter:
         """
         wanted = needed + _SPARE_BYTES
         if hasattr(os, "posix_fallocate"):
-            with self.path.open("r+b") as file:
+            with self._place.open("r+b") as file:
                 size = os.fstat(file.fileno()).st_size
                 os.posix_fallocate(file.fileno(), size, wanted)
                 # Blocks beyond the end that HDF5 knows of are harmless, but would add up row by row.
                 os.truncate(file.fileno(), size)
-        elif (free := shutil.disk_usage(self.path.parent).free) < wanted:
+        elif (free := shutil.disk_usage(self._place.parent).free) < wanted:
             raise OSError(f"{free} bytes are free on its disk, {wanted} are needed")
 
     def _failed(self, group: str, step: int, error: Exception) -> RunFileError:
