@@ -38,8 +38,8 @@ def attribution(
         ``(components, examples)``, nats. Positive: the component supports the answer, so A and C share their sign.
 
     Raises:
-        MeasurementError: If the loss has no gradient, or a component's output does not enter it; if a rule finds nothing to act
-            on in the model, or something that it cannot reach.
+        MeasurementError: If the loss has no gradient, or a component's output does not enter it; if a rule finds
+            nothing to act on in the model, or something that it cannot reach.
     """
     with nullcontext() if rules is None else gim_backward(score.model, rules):
         columns = [_of_batch(score, components, means, batch) for batch in score.batches]
