@@ -228,9 +228,7 @@ class LowRankMLP(GatedMLP):
         self.b = nn.ModuleList(nn.Linear(2, 7, bias=False) for _ in range(2))
 
     def forward(self, x):
-        gate, up = (
-            base(x) + b(a(x)) * 0.5 for base, a, b in zip((self.gate, self.up), self.a, self.b, strict=True)
-        )
+        gate, up = (base(x) + b(a(x)) * 0.5 for base, a, b in zip((self.gate, self.up), self.a, self.b, strict=True))
         return self.down(self.act(gate) * up)
 
     def by_hand(self, x, rules):
@@ -332,9 +330,7 @@ class GroupedAttention(nn.Module):
         if self.how == "grouped":
             z = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
-            k, v = (
-                t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(len(x), self.heads, -1, self.size) for t in (k, v)
-            )
+            k, v = (t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(len(x), self.heads, -1, self.size) for t in (k, v))
             masked = oracle.causal(x.shape[1])
             if self.how == "fused":
                 z = F.scaled_dot_product_attention(q, k, v, attn_mask=~masked)

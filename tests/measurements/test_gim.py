@@ -96,7 +96,9 @@ def test_attention_has_the_gradients_of_the_formula(n, m, d, temperature, split,
         allowed = allowed.tril()
     if mask.startswith("float"):
         bias = random(n, m, seed=seed + 4)
-    tensor = {"boolean": allowed, "float": bias, "float and forbidden": bias.masked_fill(~allowed, -torch.inf)}.get(mask)
+    tensor = {"boolean": allowed, "float": bias, "float and forbidden": bias.masked_fill(~allowed, -torch.inf)}.get(
+        mask
+    )
     rules = GIMRules(temperature, False, split)
     if temperature == 1.0 and not split:
         rules = OFF
@@ -177,7 +179,9 @@ def test_self_repair_has_its_closed_forms(a, c, m, temperature):
         torch.testing.assert_close(found, list(closed_repair(a, c, m, temperature)), rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize(("a", "ordinary", "tempered"), [(4, 0.0318, 0.1139), (8, 6.69e-4, 0.0318), (1, 0.1205, 0.1033)])
+@pytest.mark.parametrize(
+    ("a", "ordinary", "tempered"), [(4, 0.0318, 0.1139), (8, 6.69e-4, 0.0318), (1, 0.1205, 0.1033)]
+)
 def test_self_repair_at_the_numbers_of_the_paper_toy(a, ordinary, tempered):
     assert closed_repair(a, 1, 8, 2) == pytest.approx((ordinary, tempered), rel=5e-3)
 
@@ -321,11 +325,7 @@ def test_a_shared_norm_is_frozen_under_both_its_names():
     model, other = decoder(), decoder()
     model.blocks[1].mlp_norm = model.blocks[0].mlp_norm
     other.blocks[1].mlp_norm.load_state_dict(other.blocks[0].mlp_norm.state_dict())
-    shared, apart = (
-        torch.autograd.grad(loss, m.embed.weight)[0]
-        for m in (model, other)
-        for loss in [_gim_loss(m)]
-    )
+    shared, apart = (torch.autograd.grad(loss, m.embed.weight)[0] for m in (model, other) for loss in [_gim_loss(m)])
     torch.testing.assert_close(shared, apart, rtol=1e-12, atol=1e-15)
 
 

@@ -46,7 +46,9 @@ def backward(model, run, x, rules):
         with gim_backward(model, rules):
             output = run(x)
     wanted = {"x": x, **dict(model.named_parameters())}
-    found = torch.autograd.grad((output * random(*output.shape, seed=9)).sum(), list(wanted.values()), allow_unused=True)
+    found = torch.autograd.grad(
+        (output * random(*output.shape, seed=9)).sum(), list(wanted.values()), allow_unused=True
+    )
     return output.detach(), {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
@@ -262,9 +264,7 @@ def test_a_softmax_in_the_loss_is_left_alone(where):
     after = {"outside": loss, "in a module of its own": head, "in the model": lambda y: y}[where]
     rules = only(temperature=2.0, split_products=True)
     found = backward(model, lambda x: after(model(x)), random(2, 4, 8), GIMRules(**rules))[1]
-    expected = backward(
-        model, lambda x: loss(attention.by_hand(x, oracle.Rules(**rules))), random(2, 4, 8), None
-    )[1]
+    expected = backward(model, lambda x: loss(attention.by_hand(x, oracle.Rules(**rules))), random(2, 4, 8), None)[1]
     close(found, expected)
 
 

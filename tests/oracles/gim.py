@@ -84,6 +84,26 @@ def gated(gate, up, rules):
     return half(gate, rules) * half(up, rules)
 
 
+def attributions(model, batches, rules):
+    """Return ``(z - mean) . d log p / d z`` of every component and example, ``(components, examples)``."""
+    runs = []
+    for batch in batches:
+        ids, labels, taps = batch["input_ids"], batch["labels"], []
+        log_p = torch.log_softmax(decoder(model, ids, rules, taps=taps), -1)
+        target = labels != -100
+        chosen = log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        score = torch.where(target, chosen, 0.0).sum(-1) / target.sum(-1)
+        runs.append((taps, torch.autograd.grad(score.sum(), taps)))
+    columns = [[] for _ in runs]
+    for tap in range(2 * len(model.blocks)):
+        width = model.d_model // model.n_heads if tap % 2 == 0 else model.d_model
+        mean = torch.cat([taps[tap].detach().flatten(0, 1) for taps, _ in runs]).mean(0)
+        for column, (taps, gradients) in zip(columns, runs, strict=True):
+            product = ((taps[tap].detach() - mean) * gradients[tap]).sum(1)
+            column.extend(part.sum(-1) for part in product.split(width, -1))
+    return torch.cat([torch.stack(column) for column in columns], 1)
+
+
 def linear(module, x):
     y = torch.einsum("...i,oi->...o", x, module.weight)
     return y if module.bias is None else y + module.bias
@@ -98,15 +118,21 @@ def heads(x, n):
     return torch.stack(x.split(x.shape[-1] // n, -1), -3)
 
 
-def decoder(model, ids, rules, embedded=None):
-    """Return the logits of `dynamics.model.Transformer` without positions, from its tokens or their embeddings."""
+def decoder(model, ids, rules, embedded=None, taps=None):
+    """Return the logits of `dynamics.model.Transformer` without positions, from its tokens or their embeddings.
+
+    ``taps`` gathers, layer by layer, the heads' outputs side by side and the MLP's output.
+    """
+    taps = [] if taps is None else taps
     x = model.embed.weight[ids] if embedded is None else embedded
     for block in model.blocks:
         y, a = norm(block.attention_norm, x, rules), block.attention
         q, k, v = (heads(linear(projection, y), model.n_heads) for projection in (a.query, a.key, a.value))
         z = attention(q, k, v, rules, masked=causal(ids.shape[1]))
-        x = x + linear(a.output, torch.cat(z.unbind(-3), -1))
+        taps.append(torch.cat(z.unbind(-3), -1))
+        x = x + linear(a.output, taps[-1])
         hidden = linear(block.mlp.input, norm(block.mlp_norm, x, rules))
         hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
-        x = x + linear(block.mlp.output, hidden)
+        taps.append(linear(block.mlp.output, hidden))
+        x = x + taps[-1]
     return linear(model.unembed, norm(model.final_norm, x, rules))

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from dynamics.errors import MeasurementError
 from dynamics.measurements import gim_operators as operators
 from dynamics.measurements import gim_reach as reach
-from dynamics.measurements.gim_trace import ACTIVATION, CONSTANT, Trace, Traces, operator_name, tensors_in
+from dynamics.measurements.gim_trace import ACTIVATION, CONSTANT, INPUT, Trace, Traces, operator_name, tensors_in
 
 Arguments = tuple[Any, ...]
 _HERE = object()
@@ -149,7 +149,7 @@ class GIMMode(TorchFunctionMode):
                 self.forwards += 1
             for tensor in inputs:
                 if not self._is_constant(tensor):
-                    self.traces.set(tensor, ACTIVATION)
+                    self.traces.set(tensor, INPUT)
         data = any(self.trace(tensor).data for tensor in inputs)
         self._stack.append(_Call(module, thread, data, self.found["attention"], self.found["norm"]))
 
@@ -200,6 +200,8 @@ class GIMMode(TorchFunctionMode):
         """Return what is known of a tensor; a tensor from nowhere is an activation if it has a graph."""
         known = self.traces.get(tensor)
         if known is not None:
+            if not known.given:
+                self._check_custom(tensor)
             return known
         if self._is_constant(tensor):
             return CONSTANT

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from dynamics.errors import MeasurementError
+from dynamics.measurements.gim_rules import FusedAttention
 
 _OFF = {
     "attention": "GIMRules(temperature=None, split_products=False)",
@@ -81,7 +82,7 @@ def custom_function(tensor: Tensor) -> tuple[str, int] | None:
         return None
     function = type(node)._forward_cls
     # PyTorch's own (checkpointing, distributed wrappers) hold no product of activations of theirs.
-    if function.__module__.split(".")[0] == "torch":
+    if function is FusedAttention or function.__module__.split(".")[0] == "torch":
         return None
     return function.__name__, sum(not _is_leaf_path(edge) for edge, _ in node.next_functions)
 
@@ -104,17 +105,19 @@ def _compiled(module: nn.Module) -> bool:
 def running_eagerly(model: nn.Module) -> Iterator[None]:
     """Run what ``torch.compile`` wrapped uncompiled; refuse modules whose Python code is gone.
 
+    PyTorch keeps this choice for the whole process: compiled code that other threads call meanwhile runs uncompiled too.
+
     Raises:
         MeasurementError: If a submodule is scripted, or compiled ahead of time.
     """
     global _stance, _stance_users
-    compiled = False
+    # Functions may be compiled as well, and fused attention of the flexible kind compiles itself.
+    compiled = any(name in sys.modules for name in ("torch._dynamo", "torch.nn.attention.flex_attention"))
     for path, module in model.named_modules():
         where = f"{path!r} ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
             raise MeasurementError(f"gim_backward cannot reach inside {where}: it is scripted. Pass the eager module.")
         if _compiled(module):
-            compiled = True
             if type(getattr(module, "forward", None)).__name__ == "AOTCompiledModel":
                 raise MeasurementError(
                     f"gim_backward cannot reach inside {where}: it was compiled ahead of time. Pass the eager module."
@@ -124,10 +127,10 @@ def running_eagerly(model: nn.Module) -> Iterator[None]:
                     f"gim_backward cannot unwrap {where}, which torch.compile made, before PyTorch 2.6. Pass the "
                     "module that was compiled."
                 )
-    if not compiled:
+    if not compiled or not hasattr(torch.compiler, "set_stance"):
         yield
         return
-    # PyTorch keeps one stance per process. Counting the users keeps overlapping threads from restoring it too early,
+    # Counting the users keeps overlapping threads from restoring it too early,
     # or to a value that another of them had set.
     with _stance_lock:
         if _stance_users == 0:

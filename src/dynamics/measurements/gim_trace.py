@@ -24,6 +24,7 @@ class Trace:
 
     Attributes:
         data: Whether it depends on the model's input (an activation), rather than on parameters and constants alone.
+        given: Whether it came into the model from outside, with whatever graph it has there.
         family: Its identity; ``None`` until something asks for it.
         square_of: The family of which it is the elementwise square.
         mean_of: The family of which it is the mean along the last dimension.
@@ -36,6 +37,7 @@ class Trace:
     """
 
     data: bool
+    given: bool = False
     family: Family | None = None
     square_of: Family | None = None
     mean_of: Family | None = None
@@ -49,6 +51,7 @@ class Trace:
 
 CONSTANT = Trace(data=False)
 ACTIVATION = Trace(data=True)
+INPUT = Trace(data=True, given=True)
 
 # A residual stream gathers the images of all layers; nothing that is one gate's side descends from so many.
 _MOST_IMAGES = 16
@@ -63,7 +66,7 @@ def merged(traces: Iterable[Trace]) -> Trace:
         one = active[0]
         if not (one.products or one.softmaxes or one.images or one.scale_of or one.gates):
             return ACTIVATION
-        return replace(one, family=None, square_of=None, mean_of=None)
+        return replace(one, given=False, family=None, square_of=None, mean_of=None)
     products = tuple({id(p): p for trace in active for p in trace.products}.values())
     softmaxes = tuple({id(s): s for trace in active for s in trace.softmaxes}.values())
     images = NONE.union(*(trace.images for trace in active))
