@@ -1,4 +1,4 @@
-"""Tiny modules written the many ways that real models are, each with its forward under the rules in the oracle's words."""
+"""Tiny modules written the ways that real models are, each with its forward under the rules in the oracle's words."""
 
 import torch
 import torch.nn.functional as F

@@ -3,6 +3,7 @@
 import copy
 import gc
 import math
+import sys
 import threading
 import weakref
 
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dynamics import GIMRules, gim_backward
 from dynamics.errors import MeasurementError
+from dynamics.measurements import gim_attention
 from dynamics.model import Transformer
 from tests.measurements.gim_models import Apply, GatedMLP, GroupedAttention, LlamaBlock, randomised
 from tests.oracles import gim as oracle
@@ -139,6 +141,32 @@ def test_masks_and_keys_that_are_broadcast_get_the_sum():
     y = oracle.attention(inputs[0], inputs[1].expand(2, -1, -1, -1), inputs[2], oracle.Rules(), bias=inputs[3])
     for one, two in zip(found, torch.autograd.grad(y, inputs, g), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
+
+
+def test_queries_and_keys_that_examples_share_get_the_sum():
+    q, k, g = random(1, 4, 2), random(1, 5, 2, seed=2), random(3, 4, 2, seed=3)
+    v = random(3, 5, 2, seed=4)
+    found = gradients(fused(), (q, k, v), g, ATTENTION)
+    inputs = [t.clone().requires_grad_() for t in (q, k, v)]
+    y = oracle.attention(inputs[0].expand(3, -1, -1), inputs[1].expand(3, -1, -1), inputs[2], oracle.Rules())
+    for one, two in zip(found, torch.autograd.grad(y, inputs, g), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("keys", [5, 11])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_blocks_of_queries_give_what_all_at_once_give(monkeypatch, is_causal, keys, with_mask):
+    if is_causal and with_mask:
+        return
+    inputs = [random(2, 11, 3), random(2, keys, 3, seed=2), random(2, keys, 3, seed=3)]
+    inputs += [random(1, 11, keys, seed=4)] if with_mask else []
+    g = random(2, 11, 3, seed=5)
+    expected = gradients(fused(is_causal=is_causal), inputs, g, ATTENTION)
+    monkeypatch.setitem(gim_attention._SCORES_AT_ONCE, "cpu", 3 * 2 * keys)
+    found = gradients(fused(is_causal=is_causal), inputs, g, ATTENTION)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15)
 
 
 def test_a_row_that_sees_nothing_passes_nothing_on():
@@ -381,7 +409,7 @@ def test_it_undoes_itself_after_an_exception_wherever_it_comes_from():
 
     for module in (model, model.blocks[1].attention, model.blocks[0].mlp.output, None):
         handle = None if module is None else module.register_forward_hook(stop)
-        with pytest.raises(StopError), gim_backward(model):
+        with pytest.raises(StopError), gim_backward(model):  # noqa: PT012 - from the forward pass, or after it
             loss_of(model)
             stop()
         if handle is not None:
@@ -448,20 +476,22 @@ def test_only_the_thread_that_opened_it_is_affected():
     found, barrier = {}, threading.Barrier(3, timeout=20)
 
     def work(name, rules):
-        results = []
-        for _ in range(5):
-            barrier.wait()
-            results.append(at_parameters(model, rules)[1])
-        found[name] = results
+        barrier.wait()
+        found[name] = [at_parameters(model, rules)[1] for _ in range(40)]
 
     threads = [
         threading.Thread(target=work, args=args)
         for args in (("plain", None), ("gim", GIMRules()), ("hot", GIMRules(6.0)))
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # contexts open and close in the middle of each other's forward passes
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
     hot = at_parameters(model, GIMRules(6.0))[1]
     assert all(equal(g, ordinary) for g in found["plain"])
     assert all(equal(g, expected) for g in found["gim"])

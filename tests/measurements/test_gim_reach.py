@@ -29,7 +29,7 @@ def random(*shape):
 def message(model, rules, x=None, backward=False, **options):
     """Return what the context, or the backward pass after it, raises."""
     x = (random(2, 4, 8) if x is None else x).requires_grad_()
-    with pytest.raises(MeasurementError) as caught:
+    with pytest.raises(MeasurementError) as caught:  # noqa: PT012 - in the context, or after it
         with gim_backward(model, rules):
             y = model(x)
         assert backward
@@ -380,26 +380,18 @@ def test_flex_attention_is_named():
     )
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_modules_are_named():
     class Inner(nn.Module):
         def forward(self, x):
             return torch.softmax(x, -1)
 
-    with pytest.warns(DeprecationWarning) if hasattr(torch.jit, "_deprecated") else _quiet():
-        scripted = torch.jit.script(Inner())
+    scripted = torch.jit.script(Inner())
     with pytest.raises(MeasurementError) as caught, gim_backward(Holder(scripted)):
         pass
     assert str(caught.value) == (
         "gim_backward cannot reach inside 'part' (RecursiveScriptModule): it is scripted. Pass the eager module."
     )
-
-
-def _quiet():
-    import warnings
-
-    context = warnings.catch_warnings()
-    warnings.simplefilter("ignore")
-    return context
 
 
 # --- compiled modules ------------------------------------------------------------------------------------------------

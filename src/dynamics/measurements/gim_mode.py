@@ -23,6 +23,8 @@ from dynamics.measurements.gim_trace import ACTIVATION, CONSTANT, INPUT, Trace, 
 Arguments = tuple[Any, ...]
 _HERE = object()
 _open = threading.local()
+# PyTorch numbers hooks without a lock of its own; two contexts that open at once must not get the same number.
+_registering = threading.Lock()
 
 
 @dataclass
@@ -125,16 +127,18 @@ class GIMMode(TorchFunctionMode):
             contexts.append(self)
             stack.callback(contexts.remove, self)
             stack.callback(self.traces.clear)
-            for _, module in self._paths.values():
-                stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True).remove)
+            with _registering:
+                for _, module in self._paths.values():
+                    stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+                    stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             yield
 
     def reaches_here(self) -> bool:
         """Say whether this mode is active in the thread that asks, as it also is in the backward threads it starts."""
         return torch.is_floating_point(self._ping) is _HERE
 
-    def _enter(self, module: nn.Module, args: Arguments, kwargs: dict[str, Any]) -> None:
+    def _enter(self, module: nn.Module, args: Arguments, kwargs: Mapping[str, Any] | None = None) -> None:
+        # Other threads may run the module too, even while this hook is removed (then the keywords are missing).
         thread = threading.get_ident()
         if thread != self._owner and not self.reaches_here():
             return
@@ -153,7 +157,7 @@ class GIMMode(TorchFunctionMode):
         data = any(self.trace(tensor).data for tensor in inputs)
         self._stack.append(_Call(module, thread, data, self.found["attention"], self.found["norm"]))
 
-    def _leave(self, module: nn.Module, args: Arguments, kwargs: dict[str, Any], output: Any) -> None:
+    def _leave(self, module: nn.Module, args: Arguments, output: Any) -> None:
         call = self._stack[-1] if self._stack else None
         if call is None or call.module is not module or call.thread != threading.get_ident():
             return

@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 from dynamics.measurements import gim_reach as reach
-from dynamics.measurements.gim_rules import (
-    FusedAttention,
-    FusedCall,
-    Product,
-    Softmax,
-    freeze_operand,
-    freeze_scale,
-)
+from dynamics.measurements.gim_attention import FusedAttention, FusedCall
+from dynamics.measurements.gim_rules import Product, Softmax, freeze_operand, freeze_scale
 from dynamics.measurements.gim_trace import (
     ACTIVATION,
     CONSTANT,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from dynamics.errors import MeasurementError
-from dynamics.measurements.gim_rules import FusedAttention
+from dynamics.measurements.gim_attention import FusedAttention
 
 _OFF = {
     "attention": "GIMRules(temperature=None, split_products=False)",
@@ -105,7 +105,7 @@ def _compiled(module: nn.Module) -> bool:
 def running_eagerly(model: nn.Module) -> Iterator[None]:
     """Run what ``torch.compile`` wrapped uncompiled; refuse modules whose Python code is gone.
 
-    PyTorch keeps this choice for the whole process: compiled code that other threads call meanwhile runs uncompiled too.
+    PyTorch keeps this choice for the whole process: compiled code of other threads runs uncompiled meanwhile.
 
     Raises:
         MeasurementError: If a submodule is scripted, or compiled ahead of time.
@@ -130,8 +130,7 @@ def running_eagerly(model: nn.Module) -> Iterator[None]:
     if not compiled or not hasattr(torch.compiler, "set_stance"):
         yield
         return
-    # Counting the users keeps overlapping threads from restoring it too early,
-    # or to a value that another of them had set.
+    # Counting the users keeps overlapping threads from restoring it too early, or to what another of them had set.
     with _stance_lock:
         if _stance_users == 0:
             _stance = torch.compiler.set_stance("force_eager")
