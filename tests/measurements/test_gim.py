@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -376,6 +377,27 @@ def test_frozen_parameters_do_not_hide_attention():
     bias = [name for name, _ in model.named_parameters()].index("blocks.0.mlp.output.bias")
     (found,) = torch.autograd.grad(loss, leaf)
     torch.testing.assert_close(found.sum((0, 1)), expected[1][bias], rtol=1e-12, atol=1e-15)
+
+
+def test_inputs_may_come_in_any_container():
+    @dataclass
+    class Batch:
+        x: torch.Tensor
+
+    model = randomised(GroupedAttention(8, "eager"))
+    x = random(2, 4, 8).requires_grad_()
+    expected = torch.autograd.grad(_run(model, x, ATTENTION).sum(), x)[0]
+    unpack = {
+        "mapping": (lambda b: b["a"][0], {"a": [x]}),
+        "dataclass": (lambda b: b.x, Batch(x)),
+        "nested": (lambda b: b[1][0].x, (None, (Batch(x),))),
+    }
+    for get, batch in unpack.values():
+        outer = Apply(lambda batch, get=get: model(get(batch)))
+        outer.model = model
+        with gim_backward(outer, ATTENTION):
+            y = outer(batch)
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
 
 
 def test_values_that_need_a_gradient_beside_a_pattern_that_needs_none_get_their_half():

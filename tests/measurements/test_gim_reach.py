@@ -90,7 +90,11 @@ def test_without_a_forward_pass_nothing_is_missed_and_a_lone_backward_is_an_erro
         pass
     x = random(2, 4, 8).requires_grad_()
     y = model(x).sum()
-    for backward in (y.backward, lambda: torch.autograd.grad(y, x), lambda: torch.autograd.backward([y])):
+    for backward in (
+        lambda: y.backward(retain_graph=True),
+        lambda: torch.autograd.grad(y, x, retain_graph=True),
+        lambda: torch.autograd.backward([y], retain_graph=True),
+    ):
         with pytest.raises(MeasurementError) as caught, gim_backward(model):
             backward()
         assert str(caught.value) == (
@@ -98,7 +102,10 @@ def test_without_a_forward_pass_nothing_is_missed_and_a_lone_backward_is_an_erro
             "Run the forward pass inside the context too."
         )
     with gim_backward(model, GIMRules(None, False, False)):
+        y.backward(retain_graph=True)
+    with gim_backward(model):
         y.backward()
+        model(x)
 
 
 def test_an_ungated_mlp_is_no_error_and_a_gated_one_alone_is_enough_for_the_split():

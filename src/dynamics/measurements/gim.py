@@ -87,4 +87,37 @@ def gim_backward(model: nn.Module, rules: GIMRules | None = None) -> Iterator[No
         stack.enter_context(mode.listening())
         stack.enter_context(mode)
         yield
-    mode.check_found()
+    _check_found(mode)
+
+
+def _check_found(mode: GIMMode) -> None:
+    """Raise for every rule that is on and found nothing to act on in the forward passes that ran."""
+    name = type(mode.model).__name__
+    if not mode.on:
+        return
+    if not mode.forwards:
+        # Contexts around or inside may have seen the forward pass instead.
+        if mode.backwards and not mode.shadowed:
+            raise MeasurementError(
+                f"a backward pass ran inside gim_backward, but no forward pass of {name} did, so no rule could act. "
+                "Run the forward pass inside the context too."
+            )
+        return
+    missing = []
+    if mode.tempers and not mode.found["attention"]:
+        missing.append(
+            "no attention whose softmax to temper (looked for scaled_dot_product_attention, a softmax between two "
+            "products of activations, nn.MultiheadAttention; off: temperature=None)"
+        )
+    if mode.freeze_norm and not mode.found["norm"]:
+        missing.append(
+            "no norm to freeze (looked for layer_norm, rms_norm, and an activation times a function of its own mean "
+            "square; off: freeze_norm=False)"
+        )
+    if mode.split_products and not mode.found["product"]:
+        missing.append(
+            "no product to split (looked for query x key and pattern x value in attention, gate x up in gated MLPs; "
+            "off: split_products=False)"
+        )
+    if missing:
+        raise MeasurementError(f"gim_backward found nothing to act on in {name}: {'; '.join(missing)}.")

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dynamics.errors import MeasurementError
-from dynamics.measurements import gim_operators as operators
 from dynamics.measurements import gim_reach as reach
+from dynamics.measurements.gim_flow import elementwise
+from dynamics.measurements.gim_operators import HANDLERS
 from dynamics.measurements.gim_trace import ACTIVATION, CONSTANT, INPUT, Trace, Traces, operator_name, tensors_in
 
 Arguments = tuple[Any, ...]
@@ -57,6 +58,8 @@ def _body(function: FunctionType) -> FunctionType:
     return body
 
 
+# Questions about a tensor, whose answer is no tensor.
+_PLAIN = {"size", "dim", "stride", "numel", "is_floating_point", "is_complex", "item", "tolist"}
 _COMPOSITE = (F.multi_head_attention_forward, F.normalize)
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
@@ -78,19 +81,18 @@ class GIMMode(TorchFunctionMode):
         self.freeze_norm, self.split_products = freeze_norm, split_products
         self.traces = Traces()
         self.found = {"attention": 0, "norm": 0, "product": 0}
-        self.forwards = 0
+        self.forwards = self.backwards = 0
+        self.shadowed = False
         self._paths = {id(module): (path, module) for path, module in model.named_modules()}
         self._buffers = {id(buffer): buffer for buffer in model.buffers()}
         self._owner = threading.get_ident()
         self._ping = torch.zeros((), dtype=torch.int64)
         self._stack: list[_Call] = []
         self._inner: list[GIMMode] = []
-        self._outer: list[GIMMode] = []
         self._grad_at_root = True
         self._backward_depth = 0
         self._acted_without_grad = False
         self._recomputes = False
-        self._shadowed = False
         self._paused = False
         self._tried: dict[int, bool] = {}
 
@@ -119,9 +121,9 @@ class GIMMode(TorchFunctionMode):
     def listening(self) -> Iterator[None]:
         """Keep track of the modules that run in this thread, and of the contexts around and inside this one."""
         contexts: list[GIMMode] = _open.__dict__.setdefault("contexts", [])
-        self._outer = list(contexts)
         with ExitStack() as stack:
-            for outer in self._outer:
+            for outer in list(contexts):
+                self.shadowed = True
                 outer._inner.append(self)
                 stack.callback(outer._inner.remove, self)
             contexts.append(self)
@@ -144,9 +146,9 @@ class GIMMode(TorchFunctionMode):
             return
         if any(id(module) in inner._paths for inner in self._inner):
             # The inner context is in charge of this module, also when all its rules are off.
-            self._shadowed = True
+            self.shadowed = True
             return
-        inputs = list(tensors_in((args, kwargs))) if self.on else []
+        inputs = tensors_in((args, kwargs)) if self.on else []
         if not self._stack:
             self._grad_at_root = torch.is_grad_enabled()
             if not self._backward_depth:
@@ -161,7 +163,7 @@ class GIMMode(TorchFunctionMode):
         call = self._stack[-1] if self._stack else None
         if call is None or call.module is not module or call.thread != threading.get_ident():
             return
-        results = list(tensors_in(output)) if self.on else []
+        results = tensors_in(output) if self.on else []
         try:
             # Without a result an exception is on its way.
             if output is not None and call.data:
@@ -176,6 +178,7 @@ class GIMMode(TorchFunctionMode):
             if not self._stack:
                 if self._recomputes:
                     self._guard(results)
+                self._acted_without_grad = False
                 self.traces.clear()
 
     def _check_reached(self, call: _Call, args: Arguments) -> None:
@@ -239,7 +242,8 @@ class GIMMode(TorchFunctionMode):
         kwargs = {} if kwargs is None else dict(kwargs)
         if args and args[0] is self._ping:
             return _HERE
-        if not self.on or self._paused:
+        name = operator_name(func)
+        if not self.on or self._paused or name in _PLAIN:
             return func(*args, **kwargs)
         if func in _BACKWARD:
             return self._backward(func, args, kwargs)
@@ -248,26 +252,21 @@ class GIMMode(TorchFunctionMode):
         if func in _COMPOSITE:
             with self:
                 return _body(func)(*args, **kwargs)
-        name = operator_name(func)
         rule = reach.operator_rule(name)
         if (rule == "norm" and self.freeze_norm) or (rule == "attention" and (self.tempers or self.split_products)):
             raise reach.unreachable(self.where, f"the operator {name} is called directly", rule)
-        result = operators.HANDLERS.get(name, operators.elementwise)(self, name, func, args, kwargs)
+        result = HANDLERS.get(name, elementwise)(self, name, func, args, kwargs)
         if self._recomputes and torch.is_grad_enabled() and isinstance(result, Tensor) and result.requires_grad:
             self._guard([result])
         return result
 
     def _in_scope(self) -> bool:
-        if any(inner._stack for inner in self._inner):
+        if self._inner and any(inner._stack for inner in self._inner):
             return False
         return bool(self._stack) or (self._backward_depth > 0 and reach.in_checkpoint())
 
     def _backward(self, func: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-        if not self.forwards and not self._shadowed and not self._outer and not self._backward_depth:
-            raise MeasurementError(
-                f"a backward pass ran inside gim_backward, but no forward pass of {type(self.model).__name__} did, so "
-                "no rule could act. Run the forward pass inside the context too."
-            )
+        self.backwards += 1
         self._backward_depth += 1
         try:
             # The mode stays on: activation checkpointing runs forward passes in here.
@@ -301,28 +300,3 @@ class GIMMode(TorchFunctionMode):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: self.require_inside())
                 self._recomputes = False
-
-    def check_found(self) -> None:
-        """Raise for every rule that is on and found nothing to act on in the forward passes that ran."""
-        if not self.forwards or not self.on:
-            return
-        missing = []
-        if self.tempers and not self.found["attention"]:
-            missing.append(
-                "no attention whose softmax to temper (looked for scaled_dot_product_attention, a softmax between two "
-                "products of activations, nn.MultiheadAttention; off: temperature=None)"
-            )
-        if self.freeze_norm and not self.found["norm"]:
-            missing.append(
-                "no norm to freeze (looked for layer_norm, rms_norm, and an activation times a function of its own "
-                "mean square; off: freeze_norm=False)"
-            )
-        if self.split_products and not self.found["product"]:
-            missing.append(
-                "no product to split (looked for query x key and pattern x value in attention, gate x up in gated "
-                "MLPs; off: split_products=False)"
-            )
-        if missing:
-            raise MeasurementError(
-                f"gim_backward found nothing to act on in {type(self.model).__name__}: {'; '.join(missing)}."
-            )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from dynamics.measurements.gim_rules import Product, Softmax
 
@@ -105,16 +105,25 @@ class Traces:
         self._entries.clear()
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples, lists, mappings and objects such as the outputs of Hugging Face models."""
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in nested tuples, lists, mappings and dataclasses, such as batches and models' outputs."""
+    found: list[Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
+        found.append(value)
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from tensors_in(item)
+            _gather(item, found)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _gather(item, found)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            _gather(getattr(value, field.name), found)
 
 
 @lru_cache(maxsize=4096)
@@ -140,11 +149,6 @@ _SYNONYMS = {
     "subtract": "sub",
     "ipow": "pow",
 }
-
-
-def is_parameter(tensor: Tensor) -> bool:
-    """Say whether a tensor is a parameter."""
-    return isinstance(tensor, nn.Parameter)
 
 
 def option(args: tuple[Any, ...], kwargs: Mapping[str, Any], index: int, *names: str, default: Any = None) -> Any:
