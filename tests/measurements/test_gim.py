@@ -170,6 +170,35 @@ def test_blocks_of_queries_give_what_all_at_once_give(monkeypatch, is_causal, ke
         torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15)
 
 
+def test_a_pattern_that_weighs_two_kinds_of_values_halves_its_scores_once():
+    inputs = [random(4, 3, seed=i) for i in range(4)]
+
+    def attend(half, softmax):
+        def attend(q, k, v, w):
+            pattern = softmax(half(q) @ half(k).mT)
+            return half(pattern) @ half(v) + half(pattern) @ half(w)
+
+        return attend
+
+    found = gradients(attend(lambda t: t, lambda s: s.softmax(-1)), inputs, random(4, 3, seed=9), ATTENTION)
+    leaves = [t.clone().requires_grad_() for t in inputs]
+    by_hand = attend(lambda t: oracle.half(t, oracle.Rules()), lambda s: oracle._Tempered.apply(s, 2.0))
+    expected = torch.autograd.grad(by_hand(*leaves), leaves, random(4, 3, seed=9))
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
+
+
+def test_a_bias_that_baddbmm_adds_to_the_scores_is_no_side_of_the_product():
+    q, k, v, bias, g = (random(2, 4, 4, seed=i) for i in range(5))
+    found = gradients(
+        lambda q, k, v, bias: torch.baddbmm(bias, q, k.mT, alpha=0.5).softmax(-1) @ v, (q, k, v, bias), g, ATTENTION
+    )
+    leaves = [t.clone().requires_grad_() for t in (q, k, v, bias)]
+    y = oracle.attention(*leaves[:3], oracle.Rules(), bias=leaves[3], scale=0.5)
+    for one, two in zip(found, torch.autograd.grad(y, leaves, g), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-13)
+
+
 def test_a_row_that_sees_nothing_passes_nothing_on():
     mask = torch.tensor([[True, True], [False, False]])
     q, k, v, g = (random(1, 2, 2, seed=i) for i in range(4))
@@ -330,6 +359,14 @@ def test_backward_inside_outside_and_twice_is_the_same():
     assert equal([p.grad for p in model.parameters()], expected)
 
 
+def everything_held(model):
+    """Return the attributes of all modules, and what their dictionaries of hooks and weights hold."""
+    return [
+        {key: list(value.items()) if isinstance(value, dict) else value for key, value in vars(m).items()}
+        for m in model.modules()
+    ]
+
+
 def test_the_weights_their_ties_the_optimizer_and_the_state_dict_are_untouched():
     model = decoder()
     model.unembed.weight = model.embed.weight
@@ -337,12 +374,12 @@ def test_the_weights_their_ties_the_optimizer_and_the_state_dict_are_untouched()
     twin = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters())
     before = [(name, id(p), p.requires_grad) for name, p in model.named_parameters(remove_duplicate=False)]
-    hooks = [vars(m).copy() for m in model.modules()]
+    hooks = everything_held(model)
     with gim_backward(model):
         loss_of(model).backward()
         assert list(model.state_dict()) == list(twin.state_dict())
     assert before == [(name, id(p), p.requires_grad) for name, p in model.named_parameters(remove_duplicate=False)]
-    assert hooks == [vars(m) for m in model.modules()]
+    assert hooks == everything_held(model)
     assert equal(model.state_dict().values(), twin.state_dict().values())
     assert all(p.grad is not None for p in model.parameters())
     optimizer.step()
@@ -421,7 +458,7 @@ def _run(model, x, rules):
 def test_it_undoes_itself_after_an_exception_wherever_it_comes_from():
     model = decoder()
     ordinary, expected = at_parameters(model)[1], at_parameters(model, GIMRules())[1]
-    hooks = [vars(m).copy() for m in model.modules()]
+    hooks = everything_held(model)
 
     class StopError(Exception):
         pass
@@ -436,7 +473,7 @@ def test_it_undoes_itself_after_an_exception_wherever_it_comes_from():
             stop()
         if handle is not None:
             handle.remove()
-        assert hooks == [vars(m) for m in model.modules()]
+        assert hooks == everything_held(model)
         assert not torch.overrides._get_current_function_mode_stack()
         assert equal(at_parameters(model)[1], ordinary)
         assert equal(at_parameters(model, GIMRules())[1], expected)
@@ -454,6 +491,19 @@ def test_a_forward_that_fails_half_way_leaves_the_context_usable():
         handle.remove()
         loss = loss_of(model)
     assert equal(torch.autograd.grad(loss, list(model.parameters())), expected)
+
+
+def test_a_forward_that_fails_half_way_does_not_blur_what_is_input_in_the_next():
+    model = randomised(LlamaBlock(how="eager"))
+    x = random(2, 4, 8).requires_grad_()
+    expected = torch.autograd.grad(_run(model, x, GIMRules()).sum(), x)[0]
+    with gim_backward(model):
+        handle = model.mlp.register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(random(2, 4, 8))
+        handle.remove()
+        y = model(x)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
 
 
 @pytest.mark.parametrize("inner", [OFF, GIMRules(3.0, False, True), GIMRules(None, True, False)])

@@ -230,6 +230,7 @@ OTHER_PRODUCTS = {
     "one gate for the whole vector": lambda m, x: m.c(m.a(x) * torch.sigmoid(m.b(x)[..., :1])),
     "gates of different inputs": lambda m, x: m.c(m.a(x) * m.b(torch.tanh(x))),
     "softmax of a linear map": lambda m, x: m.c(torch.softmax(m.a(x), -1)) @ m.b.weight,
+    "softmax of a router that weighs activations": lambda m, x: torch.softmax(m.a(x)[..., :4], -1) @ m.c(x),
     "softmax of scores that weighs nothing": lambda m, x: torch.softmax(m.a(x) @ m.b(x).mT, -1),
     "scores without a softmax": lambda m, x: (m.a(x) @ m.b(x).mT) @ m.c(x),
     "router": lambda m, x: torch.softmax(m.a(x), -1) * m.b(x),
