@@ -39,3 +39,7 @@ class ConfigurationError(DynamicsError, ValueError):
 
 class AnalysisError(DynamicsError, ValueError):
     """An analysis was asked for something that its input cannot answer."""
+
+
+class PlotError(DynamicsError, ValueError):
+    """A picture cannot be written where, or as what, it was asked for."""

@@ -34,7 +34,7 @@ def sequence_objective(
     Returns:
         The loss in nats, ``(examples,)``, and the exact match, ``(examples,)`` bool.
     """
-    extra = {"attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
+    extra = {"attention_mask": batch["attention_mask"]} if batch.get("attention_mask") is not None else {}
     output = model(batch["input_ids"], **extra)
     logits, labels = getattr(output, "logits", output), batch["labels"]
     if shift_labels:
@@ -127,7 +127,14 @@ def _check(batch: Any, index: int, shift_labels: bool) -> None:
             f"{where} must be a mapping with 'input_ids' and 'labels'; got {found}. "
             "For other batches pass Probe(batches, objective=...)."
         )
-    ids, labels = batch["input_ids"], batch["labels"]
+    ids, labels, mask = batch["input_ids"], batch["labels"], batch.get("attention_mask")
+    for name, value in (("input_ids", ids), ("labels", labels), ("attention_mask", mask)):
+        if not isinstance(value, Tensor) and not (name == "attention_mask" and value is None):
+            raise ProbeError(f"{where}: {name} must be a tensor; got a {type(value).__name__}.")
+    if mask is not None and mask.shape != ids.shape:
+        raise ProbeError(
+            f"{where}: attention_mask must have the shape of input_ids, {tuple(ids.shape)}; got {tuple(mask.shape)}."
+        )
     if ids.ndim != 2 or labels.shape != ids.shape or len(ids) == 0:
         raise ProbeError(
             f"{where}: input_ids and labels must both be (examples, positions) with at least one example; "

@@ -146,6 +146,8 @@ class Schedule:
                     _whole(interval, "Schedule.piecewise: each interval", 1),
                 )
             )
+        if len({first for first, _ in pieces}) < len(pieces):
+            raise ScheduleError(f"Schedule.piecewise: each first step may come once; got {dict(intervals)!r}.")
         return cls((_Piecewise(tuple(sorted(pieces))),))
 
     @classmethod

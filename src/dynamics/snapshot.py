@@ -80,6 +80,13 @@ def select_measurements(measurements: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in MEASUREMENTS if name in wanted or "all" in wanted or name == CLEAN.name)
 
 
+def select_baselines(baselines: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the ablation baselines to use, each once, in the given order."""
+    chosen = tuple(dict.fromkeys([baselines] if isinstance(baselines, str) else baselines))
+    _known("baselines", chosen, BASELINES)
+    return chosen
+
+
 def _known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     if unknown := sorted(set(names) - set(known)):
         raise MeasurementError(f"{what} must be among {', '.join(known)}; got {', '.join(map(repr, unknown))}.")
@@ -126,8 +133,7 @@ def take_snapshot(
     components = find_components(model) if components is None else components
     components.check(model)
     names = select_measurements(measurements)
-    baselines = tuple(dict.fromkeys([baselines] if isinstance(baselines, str) else baselines))
-    _known("baselines", baselines, BASELINES)
+    baselines = select_baselines(baselines)
     if "ablation" in names and not baselines:
         raise MeasurementError(f"ablation needs a baseline, out of {', '.join(BASELINES)}; got none.")
     methods = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from argparse import ArgumentError
 
+import torch
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from dynamics.callbacks import GapTrackerCallback
@@ -18,10 +21,22 @@ class TrainCommand(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add ``name`` and the tracker's settings; the files' places follow from the name."""
         parser.add_argument("--name", type=str, default="run", help="The run writes under runs/<name>/.")
+        parser.add_argument(
+            "--threads",
+            type=int | None,
+            default=None,
+            help="CPU threads of PyTorch. Small models run fastest with 1; the last digits depend on it.",
+        )
         parser.add_class_arguments(GapTrackerCallback, "tracker", skip={"probe", "components", "metadata"})
         parser.callback_keys.append("tracker")
         parser.link_arguments("name", "tracker.path", compute_fn=lambda name: f"runs/{name}/run.h5")
         parser.link_arguments("name", "trainer.default_root_dir", compute_fn=lambda name: f"runs/{name}")
+
+    def before_instantiate_classes(self) -> None:
+        """Set the number of threads before anything is computed."""
+        threads = self.config.get(self.subcommand, self.config).get("threads")
+        if threads is not None:
+            torch.set_num_threads(threads)
 
     @property
     def tracker(self) -> GapTrackerCallback:
@@ -39,20 +54,25 @@ class TrainCommand(LightningCLI):
             print(f"\nrun file: {self.tracker.path}\nlook at it: python -m dynamics.plot {self.tracker.path}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: Command-line arguments; default those of the process.
+def main() -> int:
+    """Run the command with the process's arguments.
 
     Returns:
         Exit status: 0, or 2 for a set-up that cannot work.
     """
+    # Lightning's own use of a PyTorch function that is about to go: nothing a user could mend.
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
     try:
         TrainCommand(
-            SequenceModule, SequenceDataModule, save_config_callback=None, seed_everything_default=0, args=arguments
+            SequenceModule,
+            SequenceDataModule,
+            save_config_callback=None,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_kwargs={"exit_on_error": False, "prog": "python -m dynamics.train"},
         )
-    except DynamicsError as error:
+    except (DynamicsError, ArgumentError) as error:
+        # A page of usage would bury the one line that helps.
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -39,7 +39,8 @@ def test_a_foreign_hdf5_file(path, libver):
     with h5py.File(path, "w", libver=libver) as file:
         file["weights"] = np.zeros(3)
     assert failure(path) == (
-        f"{path} is an HDF5 file but not a run file: its 'format' attribute is None, expected 'gap-dynamics run'. {WANTED}"
+        f"{path} is an HDF5 file but not a run file: its 'format' attribute is None, expected "
+        f"'gap-dynamics run'. {WANTED}"
     )
 
 

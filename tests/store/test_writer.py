@@ -149,7 +149,7 @@ def test_overwriting_replaces_it_once_the_new_file_is_whole(path):
     with pytest.raises(TypeError):
         write_run(path, overwrite=True, metadata={(1, 2): "no key of JSON"})
     assert path.read_text() == "precious"
-    assert os.listdir(path.parent) == [path.name]
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     write_run(path, overwrite=True).close()
     with open_run(path) as run:
         assert len(run.steps) == 0

@@ -29,7 +29,7 @@ def accuracy_table(run: Run, per_length: bool = False) -> pd.DataFrame:
 
     Returns:
         One row per series and step: ``step``, ``series`` (``"probe"``, or the metric's name) and ``accuracy``, from 0
-        to 1. Steps at which a metric was not logged have no row.
+        to 1; a metric that exceeds 1 is taken to be in percent. Steps at which it was not logged have no row.
 
     Raises:
         AnalysisError: If the run has no ``exact_match``.
@@ -43,7 +43,9 @@ def accuracy_table(run: Run, per_length: bool = False) -> pd.DataFrame:
             # The writer may be adding a metric at this moment: its name comes before its first value.
             logged = values[:, column] if column < values.shape[1] else np.full(len(steps), np.nan)
             kept = ~np.isnan(logged)
-            tables.append(_series(name, steps[kept], logged[kept]))
+            # Half above 1: a mean of ones in single precision may come out a little above.
+            scale = 100 if (logged[kept] > 1.5).any() else 1
+            tables.append(_series(name, steps[kept], logged[kept] / scale))
     table = pd.concat(tables, ignore_index=True)
     return table.astype({"series": "str"})
 

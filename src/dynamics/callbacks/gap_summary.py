@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from dynamics.analysis import chance_share, classify_roles, default_threshold, rank_gap
+from dynamics.analysis import (
+    causal_importance,
+    chance_share,
+    classify_roles,
+    default_threshold,
+    gradient_magnitude,
+    rank_gap,
+)
 from dynamics.snapshot import Snapshot
 
 
@@ -19,13 +26,15 @@ def gap_summary(snapshot: Snapshot) -> dict[str, float]:
         match) and ``chance``, how many of each luck alone would give. Undefined values are NaN; empty if something
         needed was not measured.
     """
-    if not {"gradient_norm", "ablation_loss"} <= set(snapshot) or not snapshot.baselines:
-        return {}
-    gradient = snapshot["gradient_norm"].mean(-1)
-    match_drop = snapshot["exact_match"].mean() - snapshot["ablation_exact_match"][0].mean(-1)
-    loss_rise = snapshot["ablation_loss"][0].mean(-1) - snapshot["loss"].mean()
-    by_match, by_loss = rank_gap(gradient, match_drop), rank_gap(gradient, loss_rise)
+    needed = {"gradient_norm", "ablation_loss", "ablation_exact_match"}
     n = len(snapshot.components)
+    if not needed <= set(snapshot) or n < 2:
+        return {}
+    gradient = gradient_magnitude(snapshot["gradient_norm"])
+    by_match, by_loss = (
+        rank_gap(gradient, causal_importance(snapshot[score], snapshot[f"ablation_{score}"][0], score))
+        for score in ("exact_match", "loss")
+    )
     threshold = default_threshold(n)
     roles = classify_roles(by_match.delta, threshold)
     defined = by_match.reason is None

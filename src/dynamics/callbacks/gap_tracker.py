@@ -13,11 +13,11 @@ import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
-from tqdm import tqdm
 
 from dynamics.callbacks.gap_summary import gap_summary
 from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
 from dynamics.callbacks.outbox import Outbox
+from dynamics.callbacks.progress import snapshot_progress
 from dynamics.callbacks.run_metadata import run_metadata
 from dynamics.components import ComponentMap, find_components
 from dynamics.components.base import Weights
@@ -27,13 +27,11 @@ from dynamics.measurements.gradient_norm import training_gradient_norm
 from dynamics.measurements.weight_norm import parameter_names
 from dynamics.probe import Probe
 from dynamics.schedules import Schedule
-from dynamics.snapshot import Snapshot, select_measurements, take_snapshot
+from dynamics.snapshot import Snapshot, select_baselines, select_measurements, take_snapshot
 from dynamics.store import RunWriter, check_target, create_run
 from dynamics.store.schema import SNAPSHOTS, TRAIN
 
 ScheduleLike = Schedule | int | dict[str, Any] | list[Any]
-
-_PROGRESS_AFTER_SECONDS = 3.0
 
 
 class GapTrackerCallback(L.Callback):
@@ -74,7 +72,7 @@ class GapTrackerCallback(L.Callback):
         measurements: str | Sequence[str] = "all",
         train_gradients: ScheduleLike = Schedule.every(50),
         weights: Weights = "value_out",
-        baselines: Sequence[str] = BASELINES,
+        baselines: str | Sequence[str] = BASELINES,
         overwrite: bool = False,
         log_metrics: bool = True,
         components: ComponentMap | None = None,
@@ -84,7 +82,8 @@ class GapTrackerCallback(L.Callback):
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
         self.schedule = Schedule.from_config(schedule)
         self.train_gradients = Schedule.from_config(train_gradients)
-        self.measurements, self.baselines, self.weights = select_measurements(measurements), tuple(baselines), weights
+        self.measurements, self.weights = select_measurements(measurements), weights
+        self.baselines = select_baselines(baselines)
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
@@ -210,15 +209,8 @@ class GapTrackerCallback(L.Callback):
 
     def _measure(self, trainer: L.Trainer, module: L.LightningModule) -> Snapshot:
         assert isinstance(self._probe, Probe)
-        title = f"snapshot at step {trainer.global_step}"
-        hidden = trainer.progress_bar_callback is None
         self._measuring = True
-        with tqdm(desc=title, unit="batch", delay=_PROGRESS_AFTER_SECONDS, leave=False, disable=hidden) as progress:
-
-            def show(done: int, total: int) -> None:
-                progress.total = total
-                progress.update(done - progress.n)
-
+        with snapshot_progress(trainer, f"snapshot at step {trainer.global_step}") as progress:
             snapshot = take_snapshot(
                 module,
                 self._probe,
@@ -226,7 +218,7 @@ class GapTrackerCallback(L.Callback):
                 self.measurements,
                 self.baselines,
                 weights=self.weights,
-                progress=None if hidden else show,
+                progress=progress,
             )
         self._measuring = False
         return snapshot

@@ -16,11 +16,19 @@ class LoggedMetrics:
 
     def __init__(self) -> None:
         self._last: dict[str, Tensor] = {}
+        self._returned: dict[str, tuple[int, str]] = {}
 
     def new(self, trainer: L.Trainer) -> dict[str, float]:
         """Return the metrics that were logged since the last call, by name."""
+        step, fresh = trainer.global_step, {}
         current: Mapping[str, Tensor] = trainer.callback_metrics
-        # An old value stays the same object; a metric that is logged again, even with an equal value, is a new one.
-        fresh = {name: value for name, value in current.items() if self._last.get(name) is not value}
+        for name, value in current.items():
+            # What an earlier loop logged stays the same object; the running loop's values are new objects each time,
+            # so that one may come twice at a step.
+            number = float(value)
+            is_old = self._last.get(name) is value or self._returned.get(name) == (step, repr(number))
+            if not is_old and not name.startswith(PREFIX):
+                fresh[name] = number
+                self._returned[name] = (step, repr(number))
         self._last = dict(current)
-        return {name: float(value) for name, value in fresh.items() if not name.startswith(PREFIX)}
+        return fresh

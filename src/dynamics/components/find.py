@@ -38,12 +38,12 @@ def find_components(model: nn.Module) -> ComponentMap:
         raise ComponentError(
             f"no known transformer in {type(model).__name__}: looked for {', '.join(f.NAME for f in FAMILIES)}; "
             f"its submodules are {children or 'none'}. For another model, pass a ComponentMap of your own "
-            "(see docs/other-models.md)."
+            "(see docs/how-to/component-map.md)."
         )
     if len(found) > 1:
         raise ComponentError(
             f"{type(model).__name__} holds {len(found)} transformers, at {', '.join(repr(path) for path, _ in found)}; "
-            "pass the one to measure, or a ComponentMap of your own (see docs/other-models.md)."
+            "pass the one to measure, or a ComponentMap of your own (see docs/how-to/component-map.md)."
         )
     root, module = found[0]
     family = next(family for family in FAMILIES if family.matches(module))

@@ -41,7 +41,9 @@ def held_still(model: nn.Module) -> Iterator[None]:
                 module.training = training
             with torch.no_grad():
                 for module, name, buffer, before in buffers:
-                    buffer.copy_(before)
+                    # Expanded buffers cannot be written to, and as a rule nothing has changed.
+                    if not torch.equal(buffer, before):
+                        buffer.copy_(before)
                     module._buffers[name] = buffer
             random.setstate(python_state)
             np.random.set_state(numpy_state)

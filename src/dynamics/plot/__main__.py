@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dynamics.analysis import SCORES
 from dynamics.errors import DynamicsError
-from dynamics.plot.figure import SCALES
+from dynamics.plot.figure import PANELS, SCALES
 from dynamics.plot.output import draw_run
 
 
@@ -46,6 +46,14 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--x", choices=SCALES, default="linear", help="step axis; symlog gives early steps more room (default linear)"
     )
+    result.add_argument(
+        "--panels",
+        nargs="+",
+        choices=PANELS,
+        default=tuple(PANELS),
+        metavar="PANEL",
+        help=f"which panels to draw (default all): {', '.join(PANELS)}",
+    )
     return result
 
 
@@ -60,9 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = parser().parse_args(arguments)
     try:
-        print(draw_run(given.run, given.output, given.score, given.baseline, given.threshold, given.x))
+        print(draw_run(given.run, given.output, given.score, given.baseline, given.threshold, given.x, given.panels))
     except DynamicsError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        # HDF5 finds damage inside a file only when it comes to read it.
+        print(f"error: {given.run} cannot be read: {error}", file=sys.stderr)
         return 2
     return 0
 

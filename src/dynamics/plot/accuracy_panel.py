@@ -10,7 +10,7 @@ import pandas as pd
 from dynamics.analysis.accuracy import PROBE
 from dynamics.plot.axes import Panel, StepAxis, named, rows
 from dynamics.plot.marks import labels, number, point_size, spread, tooltip
-from dynamics.plot.palette import FAINT, GREEN, INK, PURPLE, SERIES_COLOURS, WIDTH
+from dynamics.plot.palette import FAINT, GREEN, INK, MUTED, PURPLE, SERIES_COLOURS, WIDTH
 
 HEIGHT = 150
 # What our own module logs, in words. Metrics of other modules keep their names.
@@ -20,6 +20,8 @@ _KNOWN = {
     "id/exact_match": ("in distribution", GREEN),
     "ood/exact_match": ("OOD validation", PURPLE),
 }
+# Single training batches are few examples: their accuracy jumps.
+_NOISY = re.compile("train", re.IGNORECASE)
 
 
 def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
@@ -28,8 +30,7 @@ def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
     others = iter(SERIES_COLOURS * len(names))
     style = {}
     for name in names:
-        noisy = re.match("train", name, re.IGNORECASE) is not None
-        style[name] = _KNOWN.get(name, (name, FAINT if noisy else next(others)))
+        style[name] = _KNOWN.get(name, (name, FAINT if _NOISY.match(name) else next(others)))
     colour = alt.Color("series:N", legend=None, scale=alt.Scale(domain=names, range=[style[name][1] for name in names]))
     base = named("accuracy").encode(
         x=axis.x(),
@@ -40,27 +41,26 @@ def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
         ),
         color=colour,
     )
-    snapshots = int((accuracy["series"] == PROBE).sum())
+    noisy_rows = accuracy["series"].str.match(_NOISY)
+    longest = int(accuracy["series"][~noisy_rows].value_counts().max())
     hint = tooltip(
         "datum.series",
         {"step": "format(datum.step, ',d')", "exact match": number("accuracy"), "averaged over": "datum.averaged"},
     )
-    is_probe, is_noisy = f"datum.series === '{PROBE}'", "test(/^train/i, datum.series)"
+    is_probe, is_noisy = f"datum.series === '{PROBE}'", f"test(/^{_NOISY.pattern}/i, datum.series)"
     layers = [
         base.transform_filter(is_noisy).mark_line(strokeWidth=1),
         base.transform_filter(f"!({is_noisy}) && !({is_probe})").mark_line(strokeWidth=1.5),
         base.transform_filter(f"!({is_noisy}) && !({is_probe})").mark_point(
-            filled=True, size=point_size(snapshots, 12), opacity=1, tooltip=hint
+            filled=True, size=point_size(longest, 12), opacity=1, tooltip=hint
         ),
         base.transform_filter(is_probe).mark_line(strokeWidth=2.4),
-        base.transform_filter(is_probe).mark_point(
-            filled=True, size=point_size(snapshots, 26), opacity=1, tooltip=hint
-        ),
+        base.transform_filter(is_probe).mark_point(filled=True, size=point_size(longest, 26), opacity=1, tooltip=hint),
     ]
     last = accuracy.dropna(subset="accuracy").groupby("series", sort=False).tail(1)
     places = spread([HEIGHT * (1 - min(max(value, 0), 1)) for value in last["accuracy"]], 14, HEIGHT)
     ends = [
-        {"text": style[name][0], "y": y, "colour": "#7f8893" if style[name][1] == FAINT else style[name][1]}
+        {"text": style[name][0], "y": y, "colour": MUTED if style[name][1] == FAINT else style[name][1]}
         for name, y in zip(last["series"], places, strict=True)
     ]
     chart = alt.layer(*layers, labels(ends, fontSize=11.5)).properties(

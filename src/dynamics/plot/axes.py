@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any
 
 import altair as alt
@@ -32,7 +33,7 @@ class StepAxis:
     """
 
     def __init__(self, snapshots: np.ndarray, logged: np.ndarray, kind: str) -> None:
-        self.kind = kind
+        self.kind, self.title = kind, ""
         # Where symlog turns from linear to logarithmic: at the first step that tells something new.
         self.unit = int(min(snapshots[snapshots > 0], default=1))
         self._ends = dict(zip(snapshots.tolist(), snapshots[1:].tolist(), strict=False))
@@ -43,10 +44,16 @@ class StepAxis:
         """Return where the cells of snapshots end: at the next snapshot."""
         return steps.map(self._ends)
 
-    def x(self, field: str = "step", title: str | None = None) -> alt.X:
-        """Return the encoding of a field along the axis; only the lowest panel names it."""
+    def lowest(self) -> StepAxis:
+        """Return the axis as the lowest panel shows it: with its name."""
+        named_axis = copy(self)
+        named_axis.title = "optimizer step"
+        return named_axis
+
+    def x(self, field: str = "step") -> alt.X:
+        """Return the encoding of a field along the axis."""
         scale: dict[str, Any] = {"domain": [self.low, self.high], "nice": False, "type": self.kind}
-        axis: dict[str, Any] = {"title": title, "format": ",d", "labelOverlap": True, "labelFlush": False}
+        axis: dict[str, Any] = {"title": self.title or None, "format": ",d", "labelOverlap": True, "labelFlush": False}
         if self.kind == "symlog":
             scale["constant"] = self.unit
             axis["values"] = _ticks(self.unit, self.low, self.high)
@@ -77,8 +84,8 @@ def _ticks(unit: int, low: int, high: int) -> list[int]:
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a table as rows that JSON can hold; what is missing or not finite is ``None``."""
-    columns = {str(name): _values(table[name]) for name in table}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    [lists] = columns(table)
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def columns(table: pd.DataFrame) -> list[dict[str, Any]]:

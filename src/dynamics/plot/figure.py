@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import altair as alt
 
 from dynamics.analysis.importance import check_score
+from dynamics.errors import AnalysisError
 from dynamics.plot.accuracy_panel import accuracy_panel
-from dynamics.plot.axes import Data, StepAxis
+from dynamics.plot.axes import Data, Panel, StepAxis
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
 from dynamics.plot.rho_panel import rho_panel
@@ -20,9 +22,22 @@ EXPLANATION = (
     ("Gradient Bloats", "(orange) have large gradients but matter little."),
 )
 SCALES = ("linear", "symlog")
+PANELS: dict[str, Callable[[Tables, StepAxis], Panel]] = {
+    "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, axis),
+    "rho": lambda tables, axis: rho_panel(tables.rho, axis),
+    "roles": lambda tables, axis: roles_panel(tables.cells, axis),
+    "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+}
+"""The panels by name, from top to bottom."""
 
 
-def figure(tables: Tables, score: str = "exact_match", x: str = "linear", title: bool = True) -> dict[str, Any]:
+def figure(
+    tables: Tables,
+    score: str = "exact_match",
+    x: str = "linear",
+    panels: Collection[str] = tuple(PANELS),
+    title: bool = True,
+) -> dict[str, Any]:
     """Return the picture of a run as a Vega-Lite specification, data included.
 
     Large tables are carried column by column, and the rows made by the chart.
@@ -31,26 +46,27 @@ def figure(tables: Tables, score: str = "exact_match", x: str = "linear", title:
         tables: What `read_tables` returns.
         score: What the roles shown first come from: ``"exact_match"`` or ``"loss"``.
         x: ``"linear"`` or ``"symlog"`` steps.
+        panels: Which of `PANELS` to draw; their order is always the same.
         title: Put the run's name and facts above; a page that shows them itself does not need that.
 
     Raises:
-        AnalysisError: If the score is unknown.
+        AnalysisError: If the score, the step axis or a panel is unknown, or there is no panel.
     """
     check_score(score)
+    if x not in SCALES:
+        raise AnalysisError(f"the step axis must be one of {', '.join(SCALES)}; got {x!r}.")
+    if not panels or not set(panels) <= set(PANELS):
+        raise AnalysisError(f"the panels must be some of {', '.join(PANELS)}; got {', '.join(panels) or 'none'}.")
     axis = StepAxis(tables.cells["step"].unique(), tables.accuracy["step"].to_numpy(), x)
     choice = alt.param(
         name=ROLES_BY,
         value=score,
         bind=alt.binding_select(options=["exact_match", "loss"], labels=["accuracy", "loss"], name="Roles with C by "),
     )
-    panels = [
-        accuracy_panel(tables.accuracy, axis),
-        rho_panel(tables.rho, axis),
-        roles_panel(tables.cells, axis),
-        layers_panel(tables.layers, axis),
-    ]
+    chosen = [build for name, build in PANELS.items() if name in panels]
+    drawn = [build(tables, axis) for build in chosen[:-1]] + [chosen[-1](tables, axis.lowest())]
     chart = (
-        alt.vconcat(*(chart for chart, _ in panels), spacing=34)
+        alt.vconcat(*(chart for chart, _ in drawn), spacing=34)
         .add_params(choice)
         .resolve_scale(color="independent", y="independent", x="shared")
     )
@@ -71,7 +87,7 @@ def figure(tables: Tables, score: str = "exact_match", x: str = "linear", title:
     specification: dict[str, Any] = chart.to_dict()
     specification["config"] = config()
     data: Data = {}
-    for _, panel_data in panels:
+    for _, panel_data in drawn:
         data |= panel_data
     # Added last: the schema check that Altair makes would go through every row.
     specification["datasets"] = data

@@ -47,7 +47,7 @@ def layers_panel(layers: pd.DataFrame, axis: StepAxis) -> Panel:
     bars = [
         counted.transform_filter(f"datum.{count} > 0")
         .mark_rect(color=colour, stroke=colour, strokeWidth=0.5, tooltip=hint)
-        .encode(x=axis.x(title="optimizer step"), x2="end:Q", y=pixels("middle", height), y2=f"{edge}:Q")
+        .encode(x=axis.x(), x2="end:Q", y=pixels("middle", height), y2=f"{edge}:Q")
         for count, edge, colour in (("heroes", "top", HERO), ("bloats", "bottom", BLOAT))
     ]
     scale: list[dict[str, Any]] = [

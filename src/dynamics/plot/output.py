@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-from dynamics.errors import DynamicsError
+from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
-from dynamics.plot.figure import figure
+from dynamics.plot.figure import PANELS, figure
 from dynamics.plot.page import page
 from dynamics.plot.tables import read_tables
 from dynamics.store import open_run
@@ -18,10 +19,6 @@ from dynamics.store import open_run
 SUFFIXES = (".html", ".png", ".svg", ".json")
 """What a picture can be: a page, a picture in pixels or in vectors, a Vega-Lite specification."""
 _PNG_SCALE = 2
-
-
-class PlotError(DynamicsError, ValueError):
-    """A picture cannot be written where, or as what, it was asked for."""
 
 
 def output_path(run_path: str | Path, output: str | Path | None) -> Path:
@@ -51,6 +48,7 @@ def draw_run(
     baseline: str = "mean",
     threshold: float | None = None,
     x: str = "linear",
+    panels: Collection[str] = tuple(PANELS),
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -61,6 +59,7 @@ def draw_run(
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
         x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+        panels: Which panels to draw, of ``accuracy``, ``rho``, ``roles`` and ``layers``.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -71,7 +70,7 @@ def draw_run(
     with open_run(run_path) as run:
         tables = read_tables(run, baseline, threshold)
     kind = path.suffix.lower()
-    specification = figure(tables, score, x, title=kind != ".html")
+    specification = figure(tables, score, x, panels, title=kind != ".html")
     content: str | bytes
     if kind == ".html":
         content = page(specification, tables.name, tables.facts, len(tables.cells))

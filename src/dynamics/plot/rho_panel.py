@@ -62,9 +62,7 @@ def rho_panel(rho: pd.DataFrame, axis: StepAxis) -> Panel:
     chart = alt.layer(
         rules(HEIGHT, [HEIGHT / 2], color=FAINT).encode(y=alt.YDatum(0)),
         base.encode(y=y).mark_line(strokeWidth=2),
-        base.encode(y=y)
-        .transform_filter("isValid(datum.rho)")
-        .mark_point(filled=True, size=point_size(snapshots, 22), opacity=1, tooltip=hint),
+        base.encode(y=y).mark_point(filled=True, size=point_size(snapshots, 22), opacity=1, tooltip=hint),
         crosses,
         labels(ends, fontSize=11.5),
     ).properties(

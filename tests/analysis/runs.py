@@ -1,0 +1,71 @@
+"""Run files from hand-made arrays, without a model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynamics.measurements.catalogue import MEASUREMENTS
+from dynamics.snapshot import Snapshot
+from dynamics.store import ComponentInfo, create_run
+
+SPECS = {spec.name: spec for measurement in MEASUREMENTS.values() for spec in measurement.arrays}
+BASELINES = ("mean", "zero")
+N_BATCHES, N_EXAMPLES = 3, 8
+
+
+class Components(tuple):
+    """Stands in for a component map: what a run file wants to know of it."""
+
+    @property
+    def labels(self):
+        return [component.label for component in self]
+
+
+def components(layers: int, heads: int, prefix: str = "") -> Components:
+    return Components(
+        ComponentInfo(
+            prefix + (f"L{layer}MLP" if head is None else f"L{layer}H{head}"),
+            layer,
+            "mlp" if head is None else "head",
+            head,
+        )
+        for layer in range(layers)
+        for head in (*range(heads), None)
+    )
+
+
+def random_arrays(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
+    """One snapshot's arrays, in the types that measurements have."""
+    return {
+        "loss": rng.gamma(2.0, 1.0, N_EXAMPLES).astype(np.float32),
+        "exact_match": rng.random(N_EXAMPLES) < 0.7,
+        "gradient_norm": rng.gamma(2.0, 0.01, (n, N_BATCHES)).astype(np.float32),
+        "ablation_loss": rng.gamma(3.0, 1.0, (2, n, N_EXAMPLES)).astype(np.float32),
+        "ablation_exact_match": rng.random((2, n, N_EXAMPLES)) < 0.4,
+    }
+
+
+def write_run(path, steps, rows, listed, metrics=(), metadata=None, finished=True):
+    """Write a run of the given snapshots and of ``metrics``, pairs of a step and named values."""
+
+    def snapshot(arrays):
+        sizes = (N_EXAMPLES - 2 * (N_BATCHES - 1), *[2] * (N_BATCHES - 1))
+        return Snapshot(arrays, SPECS, listed, BASELINES, ("gradient",), sizes)
+
+    example = rows[0] if rows else random_arrays(np.random.default_rng(0), len(listed))
+    writer = create_run(path, snapshot(example), metadata or {})
+    for step, arrays in zip(steps, rows, strict=False):
+        writer.append("snapshots", step, snapshot(arrays))
+    for step, values in metrics:
+        writer.append_metrics(step, values)
+    writer.close(finished)
+    return path
+
+
+def random_run(path, n_steps=4, layers=2, heads=2, seed=0, every=10, prefix="", **options):
+    """Write a run of random snapshots, and return the arrays of each."""
+    listed = components(layers, heads, prefix)
+    rng = np.random.default_rng(seed)
+    rows = [random_arrays(rng, len(listed)) for _ in range(n_steps)]
+    write_run(path, [every * row for row in range(n_steps)], rows, listed, **options)
+    return rows

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import nn
+
+from dynamics import find_components
+from dynamics.errors import ComponentError
+from dynamics.model import SequenceModule
+from tests.strategies import decoder
+
+
+def test_the_transformer_is_found_wherever_it_lies():
+    inner = decoder()
+    for model, root in (
+        (inner, ""),
+        (SequenceModule(inner), "model"),
+        (nn.ModuleDict({"a": nn.ModuleList([nn.Linear(1, 1), inner])}), "a.1"),
+    ):
+        components = find_components(model)
+        assert components.labels == ("L0H0", "L0H1", "L0MLP", "L1H0", "L1H1", "L1MLP")
+        assert components.root == root
+        assert components.network(model) is inner
+        module = model.get_submodule(components[3].site.module)
+        assert module is inner.blocks[1].attention.output
+        weight = model.get_parameter(components[5].value_out[0].parameter)
+        assert weight is inner.blocks[1].mlp.output.weight
+
+
+def test_a_transformer_under_two_names_is_one():
+    inner = decoder()
+    assert find_components(nn.ModuleDict({"a": inner, "b": inner})).root == "a"
+
+
+def test_a_model_without_a_known_transformer_is_an_error():
+    with pytest.raises(ComponentError) as caught:
+        find_components(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+    assert str(caught.value) == (
+        "no known transformer in Sequential: looked for dynamics.model.Transformer; its submodules are 0 (Linear), "
+        "1 (ReLU). For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
+    )
+    with pytest.raises(ComponentError) as caught:
+        find_components(nn.ReLU())
+    assert str(caught.value) == (
+        "no known transformer in ReLU: looked for dynamics.model.Transformer; its submodules are none. "
+        "For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
+    )
+
+
+def test_two_transformers_are_an_error():
+    with pytest.raises(ComponentError) as caught:
+        find_components(nn.ModuleDict({"student": decoder(), "teacher": decoder()}))
+    assert str(caught.value) == (
+        "ModuleDict holds 2 transformers, at 'student', 'teacher'; pass the one to measure, or a ComponentMap of your "
+        "own (see docs/how-to/component-map.md)."
+    )
+
+
+def test_something_that_is_not_a_module_is_an_error():
+    with pytest.raises(ComponentError) as caught:
+        find_components(torch.zeros(1))
+    assert str(caught.value) == "find_components takes a torch.nn.Module; got Tensor."

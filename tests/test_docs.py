@@ -1,0 +1,148 @@
+"""What the documents show runs as written, and what they state follows from the tables beside them."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dynamics import Probe, find_components, open_run, take_snapshot
+from dynamics.tasks import SequenceDataModule
+
+ROOT = Path(__file__).parents[1]
+
+
+def code(document: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_the_readmes_example_and_its_reading_run_as_written(tmp_path):
+    track, read = code("README.md")
+    # One process, as a reader would go on in one notebook.
+    (tmp_path / "example.py").write_text(track + read)
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    with open_run(tmp_path / "my_run.h5") as run:
+        assert run.steps.tolist() == [0, 100, 200, 300]
+        assert len(run.components) == 10
+        assert run["loss"][-1].mean() < run["loss"][0].mean()
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        query, key, value = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.c_attn(x).split(8, dim=-1))
+        z = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.c_proj(z.transpose(1, 2).flatten(-2))
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = _Attention()
+        self.mlp = _MLP()
+
+    def forward(self, x):
+        x = x + self.attn(x)
+        return x + self.mlp(x)
+
+
+class _MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_fc, self.c_proj = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.c_proj(self.c_fc(x).relu())
+
+
+class NanoGPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(103, 8), "h": nn.ModuleList([_Block(), _Block()])})
+        self.lm_head = nn.Linear(8, 103)
+
+    def forward(self, idx):
+        x = self.transformer["wte"](idx)
+        for block in self.transformer["h"]:
+            x = block(x)
+        return self.lm_head(x)
+
+
+def test_the_how_to_on_component_maps_fits_a_nanogpt_style_model():
+    build, objective = code("docs/how-to/component-map.md")
+    names = {"n_layer": 2, "n_head": 2, "n_embd": 8}
+    exec(build, names)
+    torch.manual_seed(0)
+    model = NanoGPT().double()
+    probe = SequenceDataModule("sort", probe_batches=2, probe_batch_size=3).probe()
+    components = names["components"]
+    snapshot = take_snapshot(model, probe, components, weights="all")
+    assert components.labels == ("L0H0", "L0H1", "L0MLP", "L1H0", "L1H1", "L1MLP")
+    # Head 1 of layer 0 is gone when its columns of the output projection are.
+    baseline = snapshot.baselines.index("zero")
+    with torch.no_grad():
+        model.transformer["h"][0].attn.c_proj.weight[:, 4:] = 0
+    torch.testing.assert_close(
+        torch.from_numpy(snapshot["ablation_loss"][baseline, 1]),
+        torch.from_numpy(take_snapshot(model, probe, components, measurements=())["loss"]),
+    )
+    batches = [{"x": torch.randn(5, 4), "y": torch.arange(5) % 3}]
+    names |= {"torch": torch, "Probe": Probe, "batches": batches}
+    exec(objective, names)
+    loss, match = names["probe"].objective(nn.Linear(4, 3), batches[0])
+    assert loss.shape == match.shape == (5,)
+    assert match.dtype == torch.bool
+
+
+def test_the_how_to_on_tasks_runs_as_written():
+    names = {"SequenceDataModule": SequenceDataModule}
+    exec(code("docs/how-to/task.md")[0], names)
+    batch = names["data"].train_dataloader().dataset[0]
+    assert batch["input_ids"].shape[0] == 64
+
+
+def test_the_readmes_findings_are_those_of_the_tables():
+    make = runpy.run_path(str(ROOT / "docs/results/make.py"))
+    assert make["BEGIN"] + make["text"]() + make["END"] in (ROOT / "README.md").read_text()
+
+
+def test_links_lead_to_files():
+    for document in ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text()):
+            assert (ROOT / document).parent.joinpath(link).exists(), f"{document}: {link}"
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_configurations_are_accepted(config):
+    done = subprocess.run(
+        [sys.executable, "-m", "dynamics.train", "fit", "--config", str(config), "--print_config"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"name: {config.stem}" in done.stdout
+
+
+def test_the_map_of_another_model_is_refused_by_name():
+    with pytest.raises(Exception, match=r"docs/how-to/component-map\.md"):
+        find_components(NanoGPT())
+    assert (ROOT / "docs/how-to/component-map.md").exists()
