@@ -4,16 +4,13 @@ A half is ``z / 2 + detach(z) / 2``; a frozen scale is detached; a tempered soft
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 
 
-@dataclass(frozen=True)
 class Rules:
-    temperature: float = 2.0
-    freeze_norm: bool = True
-    split_products: bool = True
+    def __init__(self, temperature=2.0, freeze_norm=True, split_products=True):
+        self.temperature, self.freeze_norm, self.split_products = temperature, freeze_norm, split_products
 
 
 OFF = Rules(1.0, False, False)
