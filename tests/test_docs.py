@@ -94,7 +94,7 @@ def test_the_how_to_on_component_maps_fits_a_nanogpt_style_model():
     model = NanoGPT().double()
     probe = SequenceDataModule("sort", probe_batches=2, probe_batch_size=3).probe()
     components = names["components"]
-    snapshot = take_snapshot(model, probe, components, weights="all")
+    snapshot = take_snapshot(model, probe, components, weights="all", methods="gradient")
     assert components.labels == ("L0H0", "L0H1", "L0MLP", "L1H0", "L1H1", "L1MLP")
     # Head 1 of layer 0 is gone when its columns of the output projection are.
     baseline = snapshot.baselines.index("zero")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dynamics.callbacks import GapTrackerCallback
     from dynamics.components import Component, ComponentMap, find_components
+    from dynamics.measurements.gim import GIMRules, gim_backward
     from dynamics.probe import Probe
     from dynamics.schedules import Schedule
     from dynamics.snapshot import Snapshot, take_snapshot
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "Component": "dynamics.components",
     "ComponentMap": "dynamics.components",
+    "GIMRules": "dynamics.measurements.gim",
     "GapTrackerCallback": "dynamics.callbacks",
     "Probe": "dynamics.probe",
     "Run": "dynamics.store",
     "Schedule": "dynamics.schedules",
     "Snapshot": "dynamics.snapshot",
     "find_components": "dynamics.components",
+    "gim_backward": "dynamics.measurements.gim",
     "open_run": "dynamics.store",
     "take_snapshot": "dynamics.snapshot",
 }
@@ -30,12 +33,14 @@ _HOMES = {
 __all__ = [
     "Component",
     "ComponentMap",
+    "GIMRules",
     "GapTrackerCallback",
     "Probe",
     "Run",
     "Schedule",
     "Snapshot",
     "find_components",
+    "gim_backward",
     "open_run",
     "take_snapshot",
 ]

@@ -16,6 +16,7 @@ from dynamics.measurements.ablation import BASELINES
 from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.base import Subject
 from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
+from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.interventions import held_still
 from dynamics.measurements.scorer import Scorer
 from dynamics.probe import Probe
@@ -99,6 +100,8 @@ def take_snapshot(
     baselines: str | Iterable[str] = BASELINES,
     weights: Weights = "value_out",
     progress: Progress | None = None,
+    rules: GIMRules | None = None,
+    methods: str | Iterable[str] = METHODS,
 ) -> Snapshot:
     """Measure every component of a model on a probe, and leave the model as it was.
 
@@ -114,6 +117,8 @@ def take_snapshot(
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
         weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
         progress: Called as ``progress(done, total)`` after each scored batch.
+        rules: Backward rules of the attribution method ``gim``; default: all of them, with temperature 2.
+        methods: Attribution methods, out of ``"gradient"`` and ``"gim"``.
 
     Returns:
         The snapshot: ``loss`` and ``exact_match`` ``(example,)``, ``weight_norm`` ``(component,)``, ``gradient_norm``
@@ -131,6 +136,10 @@ def take_snapshot(
     baselines = select_baselines(baselines)
     if "ablation" in names and not baselines:
         raise MeasurementError(f"ablation needs a baseline, out of {', '.join(BASELINES)}; got none.")
+    methods = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
+    _known("methods", methods, METHODS)
+    if "attribution" in names and not methods:
+        raise MeasurementError(f"attribution needs a method, out of {', '.join(METHODS)}; got none.")
     chosen = [MEASUREMENTS[name] for name in names]
     done, total = 0, 0
 
@@ -141,7 +150,7 @@ def take_snapshot(
             progress(done, total)
 
     network = components.network(model) if probe.custom_objective is None else model
-    subject = Subject(Scorer(model, network, probe, tick), components, baselines, METHODS, weights)
+    subject = Subject(Scorer(model, network, probe, tick), components, baselines, methods, weights, rules or GIMRules())
     total = sum(measurement.passes(subject) for measurement in chosen)
     arrays: dict[str, np.ndarray] = {}
     with held_still(model):
@@ -149,7 +158,7 @@ def take_snapshot(
             arrays.update({name: _to_numpy(tensor) for name, tensor in measurement.run(subject).items()})
         sizes = subject.clean.sizes
     specs = {spec.name: spec for measurement in chosen for spec in measurement.arrays}
-    return Snapshot(arrays, specs, components, baselines, METHODS, sizes)
+    return Snapshot(arrays, specs, components, baselines, methods, sizes)
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

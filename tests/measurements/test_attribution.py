@@ -13,7 +13,7 @@ from tests.strategies import decoder, probe, scenes
 
 
 def attribute(model, probe, components=None):
-    snapshot = take_snapshot(model, probe, components, measurements=["attribution"])
+    snapshot = take_snapshot(model, probe, components, measurements=["attribution"], methods="gradient")
     assert snapshot.methods == ("gradient",)
     return snapshot["attribution"][0]
 

@@ -12,6 +12,7 @@ from dynamics.arrays import ArraySpec
 from dynamics.components import ComponentMap
 from dynamics.components.base import Weights
 from dynamics.measurements.clean import CleanRun, clean_run
+from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.scorer import Scorer
 
 
@@ -25,6 +26,7 @@ class Subject:
         baselines: Ablation baselines.
         methods: Attribution methods.
         weights: Which weights count as a component's own.
+        rules: Backward rules of the attribution method ``gim``.
     """
 
     score: Scorer
@@ -32,6 +34,7 @@ class Subject:
     baselines: tuple[str, ...]
     methods: tuple[str, ...]
     weights: Weights
+    rules: GIMRules
 
     @property
     def model(self) -> nn.Module:

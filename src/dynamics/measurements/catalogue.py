@@ -25,8 +25,11 @@ def _ablation(subject: Subject) -> Mapping[str, Tensor]:
 
 
 def _attribution(subject: Subject) -> Mapping[str, Tensor]:
-    values = {"gradient": lambda: attribution(subject.score, subject.components, subject.clean.means)}
-    return {"attribution": torch.stack([values[method]() for method in subject.methods])}
+    rules = {"gradient": None, "gim": subject.rules}
+    rows = [
+        attribution(subject.score, subject.components, subject.clean.means, rules[method]) for method in subject.methods
+    ]
+    return {"attribution": torch.stack(rows)}
 
 
 CLEAN = Measurement(
