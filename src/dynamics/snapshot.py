@@ -82,8 +82,17 @@ def select_measurements(measurements: str | Iterable[str]) -> tuple[str, ...]:
 
 def select_baselines(baselines: str | Iterable[str]) -> tuple[str, ...]:
     """Return the ablation baselines to use, each once, in the given order."""
-    chosen = tuple(dict.fromkeys([baselines] if isinstance(baselines, str) else baselines))
-    _known("baselines", chosen, BASELINES)
+    return _chosen("baselines", baselines, BASELINES)
+
+
+def select_methods(methods: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the attribution methods to use, each once, in the given order."""
+    return _chosen("methods", methods, METHODS)
+
+
+def _chosen(what: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    _known(what, chosen, known)
     return chosen
 
 
@@ -98,10 +107,10 @@ def take_snapshot(
     components: ComponentMap | None = None,
     measurements: str | Iterable[str] = "all",
     baselines: str | Iterable[str] = BASELINES,
-    weights: Weights = "value_out",
-    progress: Progress | None = None,
     rules: GIMRules | None = None,
+    weights: Weights = "value_out",
     methods: str | Iterable[str] = METHODS,
+    progress: Progress | None = None,
 ) -> Snapshot:
     """Measure every component of a model on a probe, and leave the model as it was.
 
@@ -115,10 +124,10 @@ def take_snapshot(
         measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``. The
             unablated loss and exact match (``clean``) always belong to it.
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
-        weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
-        progress: Called as ``progress(done, total)`` after each scored batch.
         rules: Backward rules of the attribution method ``gim``; default: all of them, with temperature 2.
+        weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
         methods: Attribution methods, out of ``"gradient"`` and ``"gim"``.
+        progress: Called as ``progress(done, total)`` after each scored batch.
 
     Returns:
         The snapshot: ``loss`` and ``exact_match`` ``(example,)``, ``weight_norm`` ``(component,)``, ``gradient_norm``
@@ -136,8 +145,7 @@ def take_snapshot(
     baselines = select_baselines(baselines)
     if "ablation" in names and not baselines:
         raise MeasurementError(f"ablation needs a baseline, out of {', '.join(BASELINES)}; got none.")
-    methods = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
-    _known("methods", methods, METHODS)
+    methods = select_methods(methods)
     if "attribution" in names and not methods:
         raise MeasurementError(f"attribution needs a method, out of {', '.join(METHODS)}; got none.")
     chosen = [MEASUREMENTS[name] for name in names]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dynamics import GapTrackerCallback, Probe, Schedule, find_components, open_run, take_snapshot
-from dynamics.errors import ComponentError, ConfigurationError, ProbeError, RunFileError
+from dynamics import GapTrackerCallback, GIMRules, Probe, Schedule, find_components, open_run, take_snapshot
+from dynamics.errors import ComponentError, ConfigurationError, DynamicsError, ProbeError, RunFileError
 from tests.callbacks.trainings import BareModule, csv_logger, read_log, small_data, small_module, small_trainer, tracked
 
 
@@ -233,7 +233,11 @@ class Poison(L.Callback):
 
 
 def test_a_nan_loss_is_recorded_and_training_goes_on(tmp_path):
-    _, trainer, _ = tracked(tmp_path, callbacks=[Poison()])
+    with pytest.warns(RuntimeWarning) as caught:
+        _, trainer, _ = tracked(tmp_path, callbacks=[Poison()])
+    assert [str(w.message) for w in caught if w.category is RuntimeWarning] == [
+        "step 4: the probe's loss is not finite for 12 of 12 examples. It is recorded as it is, and training goes on."
+    ]
     assert trainer.global_step == 6
     with open_run(tmp_path / "run.h5") as run:
         assert run.steps.tolist() == [0, 2, 4, 6]
@@ -315,7 +319,7 @@ def test_rows_that_cannot_be_written_wait_in_memory(tmp_path, monkeypatch):
         _, trainer, _ = tracked(tmp_path, callbacks=[FullDisk()], schedule=1, log_metrics=False)
     assert [str(w.message) for w in caught if w.category is RuntimeWarning] == [
         f"{tmp_path / 'run.h5'}: the row of step 1 in 'train' could not be written ([Errno 28] No space left on "
-        "device). Earlier rows are safe. Make room or mend the disk, then append the row again. "
+        "device). Nothing before it is touched; make room or mend what is wrong, then append the row again. "
         "Training goes on; what cannot be written is kept in memory and tried again."
     ]
     assert trainer.global_step == 6
@@ -367,6 +371,7 @@ def test_a_subset_of_measurements_and_all_weights(tmp_path):
             "train_gradients": "Schedule.every(1)",
             "measurements": ["clean", "weight_norm", "gradient_norm"],
             "weights": "all",
+            "rules": {"temperature": 2.0, "freeze_norm": True, "split_products": True},
         }
 
 
@@ -415,3 +420,88 @@ def test_one_component_alone_has_no_ranks_but_can_be_tracked(tmp_path):
     with open_run(tmp_path / "run.h5") as run:
         assert run.baselines == ("mean",)
         assert run["ablation_loss"].shape == (4, 1, 1, 12)
+
+
+def test_rules_and_methods_reach_the_attributions(tmp_path):
+    keep = Keep()
+    rules = GIMRules(temperature=3.0, split_products=False)
+    tracked(tmp_path, callbacks=[keep], rules=rules, methods=("gim",))
+    with open_run(tmp_path / "run.h5") as run:
+        assert run.methods == ("gim",)
+        expected = take_snapshot(keep.modules[6], small_data().probe(), rules=rules, methods="gim")
+        np.testing.assert_array_equal(run["attribution"][-1], expected["attribution"])
+        other = take_snapshot(keep.modules[6], small_data().probe(), methods="gim")
+        assert not np.array_equal(run["attribution"][-1], other["attribution"])
+
+
+def test_components_of_another_optimizer_have_no_gradient_yet(tmp_path):
+    class Halves(BareModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+                self.manual_backward(super().training_step(batch, batch_idx))
+                optimizer.step()
+
+        def configure_optimizers(self):
+            layers = self.decoder.blocks
+            return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+
+    tracked(tmp_path, Halves(), max_steps=4)
+    with open_run(tmp_path / "run.h5") as run:
+        missing = np.isnan(run.train["gradient_norm"])
+        assert run.train.steps.tolist() == [0, 1, 2, 3]
+        first_layer = np.array([c.layer == 0 for c in run.components])
+        assert (missing[0::2] == ~first_layer).all()
+        assert (missing[1::2] == first_layer).all()
+
+
+def test_an_objective_that_logs_is_refused(tmp_path):
+    def objective(model, batch):
+        loss = model.training_step(batch, 0)
+        return loss.expand(4), torch.zeros(4, dtype=torch.bool)
+
+    module = small_module()
+    with pytest.raises(ConfigurationError) as error:
+        tracked(tmp_path, module, probe=Probe(small_data().probe().batches, objective=objective))
+    assert str(error.value) == (
+        "the probe's objective logs 'train/loss', which would mix with what the training logs; "
+        "let the objective compute the loss without self.log."
+    )
+    assert "log" not in vars(module)
+
+
+def test_a_layer_called_probe_is_not_asked(tmp_path):
+    module = BareModule()
+    module.probe = torch.nn.Linear(2, 2)
+    with pytest.raises(ProbeError, match=r"^GapTrackerCallback has no probe"):
+        tracked(tmp_path, module, small_data().train_dataloader())
+
+
+def test_names_are_checked_when_the_callback_is_made():
+    for options, message in (
+        ({"weights": "some"}, "weights must be 'value_out' or 'all'; got 'some'."),
+        ({"methods": "shap"}, "methods must be among gradient, gim; got 'shap'."),
+        ({"baselines": ["median"]}, "baselines must be among mean, zero; got 'median'."),
+    ):
+        with pytest.raises(DynamicsError) as error:
+            GapTrackerCallback(**options)
+        assert str(error.value) == message
+
+
+def test_a_sparse_schedule_costs_nothing_late_in_training(monkeypatch):
+    # Every step is looked at once, however long ago the last row was.
+    looked_at = []
+    tracker = GapTrackerCallback(train_gradients=Schedule.at([0]))
+    schedule = tracker.train_gradients
+    monkeypatch.setattr(type(schedule), "__call__", lambda self, step: looked_at.append(step) or step == 0)
+    tracker._writer = object()
+    tracker._gradient_step = 99_999
+    trainer = small_trainer(".", [])
+    for step in (100_000, 100_001, 100_002):
+        monkeypatch.setattr(type(trainer), "global_step", step)
+        tracker.on_before_optimizer_step(trainer, small_module(), None)
+    assert looked_at == [100_000, 100_001, 100_002]

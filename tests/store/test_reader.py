@@ -74,7 +74,15 @@ def test_a_run_file_that_lacks_a_group(path):
     write_run(path).close()
     with h5py.File(path, "r+") as file:
         del file["train"]
-    assert failure(path).startswith(f"{path} is a run file but incomplete: ")
+    assert failure(path).startswith(f"{path} is a run file but incomplete or damaged: ")
+
+
+@pytest.mark.parametrize("text", ["[1, 2", "[1, 2]", "3"])
+def test_metadata_that_is_no_object(path, text):
+    write_run(path).close()
+    with h5py.File(path, "r+") as file:
+        file.attrs["metadata"] = text
+    assert failure(path).startswith(f"{path} is a run file but incomplete or damaged: ")
 
 
 def test_an_unknown_array_is_refused_by_name(path):

@@ -130,6 +130,83 @@ def test_the_working_folder_may_change_while_the_file_is_open(tmp_path, monkeypa
         assert_rows(run, (0,))
 
 
+def test_a_writer_whose_file_was_replaced_says_so_and_leaves_the_other_alone(path):
+    first = write_run(path)
+    first.append("snapshots", 0, row(0))
+    second = write_run(path, overwrite=True)
+    second.append("snapshots", 5, row(5))
+    with pytest.raises(RunFileError) as error:
+        first.append("snapshots", 1, row(1))
+    assert str(error.value) == (
+        f"{path}: the row of step 1 in 'snapshots' could not be written (the file at this path was moved, removed or "
+        "replaced; put it back). Nothing before it is touched; make room or mend what is wrong, then append the row "
+        "again."
+    )
+    second.append("snapshots", 6, row(6))
+    second.close()
+    first.close()
+    with open_run(path) as run:
+        assert run.steps.tolist() == [5, 6]
+        assert_rows(run, (5, 6))
+
+
+def test_of_two_writers_that_start_at_once_one_is_refused(path, monkeypatch):
+    # The second looks whether the path is free before the first has taken it.
+    import dynamics.store.writer as writer_module
+
+    first = write_run(path)
+    first.append("snapshots", 0, row(0))
+    calls = []
+    check = writer_module.check_target
+    monkeypatch.setattr(
+        writer_module,
+        "check_target",
+        lambda *given: (calls.append(given), Path(given[0]) if len(calls) == 1 else check(*given))[1],
+    )
+    with pytest.raises(RunFileError, match="exists already and is not overwritten"):
+        write_run(path)
+    first.append("snapshots", 1, row(1))
+    first.close()
+    with open_run(path) as run:
+        assert_rows(run, (0, 1))
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_metadata_of_any_kind_is_kept_as_far_as_json_can(path):
+    endless: dict = {}
+    endless["again"] = endless
+    write_run(path, metadata={(1, 2): {3: np.int64(4)}, "set": {5}, "path": Path("a"), "endless": endless}).close()
+    with open_run(path) as run:
+        assert run.metadata["(1, 2)"] == {"3": 4}
+        assert run.metadata["set"] == [5]
+        assert run.metadata["path"] == "a"
+        assert "again" in run.metadata["endless"]
+
+
+_NO_ROOM = """
+import resource, sys
+from dynamics.errors import RunFileError
+from tests.store.conftest import write_run
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+try:
+    write_run(sys.argv[1])
+except RunFileError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
+def test_no_room_for_the_file_itself(path):
+    child = subprocess.run(
+        [sys.executable, "-c", _NO_ROOM, str(path)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout == (
+        f"the run file {path} cannot be created ([Errno 27] File too large); make room or choose another place.\n"
+    )
+    assert not list(path.parent.iterdir())
+
+
 def test_metrics_get_a_column_when_they_first_appear(path):
     writer = write_run(path)
     long = "é" * 100
@@ -155,10 +232,15 @@ def test_an_existing_file_is_kept(path):
     assert path.read_text() == "precious"
 
 
-def test_overwriting_replaces_it_once_the_new_file_is_whole(path):
+def test_overwriting_replaces_it_once_the_new_file_is_whole(path, monkeypatch):
     path.write_text("precious")
-    with pytest.raises(TypeError):
-        write_run(path, overwrite=True, metadata={(1, 2): "no key of JSON"})
+    with monkeypatch.context() as patch:
+        patch.setattr(h5py.Group, "create_group", lambda *_: (_ for _ in ()).throw(RuntimeError("HDF5 is at a loss")))
+        with pytest.raises(RunFileError) as error:
+            write_run(path, overwrite=True)
+    assert str(error.value) == (
+        f"the run file {path} cannot be created (HDF5 is at a loss); make room or choose another place."
+    )
     assert path.read_text() == "precious"
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     write_run(path, overwrite=True).close()
@@ -260,7 +342,7 @@ def test_a_file_that_may_not_grow_fails_cleanly_and_goes_on_later(path):
     assert child.returncode == 0, child.stderr
     message = (
         f"{path}: the row of step 1 in '{{}}' could not be written ([Errno 27] File too large). "
-        "Earlier rows are safe. Make room or mend the disk, then append the row again."
+        "Nothing before it is touched; make room or mend what is wrong, then append the row again."
     )
     assert child.stdout.splitlines() == [message.format("snapshots")] * 3 + [message.format("metrics")]
     with open_run(path) as run:

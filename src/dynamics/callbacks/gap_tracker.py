@@ -9,25 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from dynamics.callbacks.gap_summary import gap_summary
-from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
+from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics, not_logging
 from dynamics.callbacks.outbox import Outbox
 from dynamics.callbacks.progress import snapshot_progress
 from dynamics.callbacks.run_metadata import run_metadata
 from dynamics.components import ComponentMap, find_components
-from dynamics.components.base import Weights
+from dynamics.components.base import Weights, check_weights
 from dynamics.errors import ConfigurationError, ProbeError, RunFileError
 from dynamics.measurements.ablation import BASELINES
+from dynamics.measurements.attribution import METHODS
+from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.gradient_norm import training_gradient_norm
-from dynamics.measurements.weight_norm import parameter_names
 from dynamics.probe import Probe
 from dynamics.schedules import Schedule
-from dynamics.snapshot import Snapshot, select_baselines, select_measurements, take_snapshot
+from dynamics.snapshot import Snapshot, select_baselines, select_measurements, select_methods, take_snapshot
 from dynamics.store import RunWriter, check_target, create_run
 from dynamics.store.schema import SNAPSHOTS, TRAIN
 
@@ -52,10 +54,13 @@ class GapTrackerCallback(L.Callback):
             that leads from step s to s + 1.
         weights: A component's own weights: ``"value_out"`` or ``"all"``.
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
+        rules: Backward rules of the attribution method ``gim``; default: all three, with temperature 2.
         overwrite: Replace an existing file at ``path``.
         log_metrics: Send rho and the role counts to the trainer's loggers and progress bar, as ``gap/…``.
         components: The components; default: what `find_components` finds in the module.
         metadata: Anything that JSON can hold, to be kept in the file's metadata.
+        methods: Attribution methods, out of ``"gradient"`` and ``"gim"``. GIM refuses a model in which one of its rules
+            finds nothing to act on, such as one without norms: switch the rule off, or leave the method out.
 
     Raises:
         RunFileError: At the start of training, if the file exists or its folder cannot be written.
@@ -73,24 +78,27 @@ class GapTrackerCallback(L.Callback):
         train_gradients: ScheduleLike = Schedule.every(50),
         weights: Weights = "value_out",
         baselines: str | Sequence[str] = BASELINES,
+        rules: GIMRules | None = None,
         overwrite: bool = False,
         log_metrics: bool = True,
         components: ComponentMap | None = None,
         metadata: Mapping[str, Any] | None = None,
+        methods: str | Sequence[str] = METHODS,
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
         self.schedule = Schedule.from_config(schedule)
         self.train_gradients = Schedule.from_config(train_gradients)
-        self.measurements, self.weights = select_measurements(measurements), weights
-        self.baselines = select_baselines(baselines)
+        self.measurements, self.weights = select_measurements(measurements), check_weights(weights)
+        self.baselines, self.methods = select_baselines(baselines), select_methods(methods)
+        self.rules = GIMRules() if rules is None else rules
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
         self._outbox = Outbox()
         self._metrics = LoggedMetrics()
         self._snapshot_step = self._seen_step = self._gradient_step = -1
-        self._measuring = self._used = False
+        self._measuring = self._used = self._warned = False
 
     # -- the trainer's hooks -------------------------------------------------------------------------------------
 
@@ -131,29 +139,31 @@ class GapTrackerCallback(L.Callback):
                 "train_gradients": repr(self.train_gradients),
                 "measurements": list(self.measurements),
                 "weights": self.weights,
+                "rules": vars(self.rules),
             },
             **self.metadata,
         }
         self._writer = create_run(self.path, snapshot, metadata, self._probe.target_counts(), self.overwrite)
         self._used = True
-        self._seen_step = trainer.global_step
+        self._seen_step, self._gradient_step = trainer.global_step, trainer.global_step - 1
         self._write_snapshot(trainer, snapshot)
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Record the training gradient: accumulated, unscaled, not clipped yet."""
-        step = trainer.global_step
-        if self._writer is None or not self.train_gradients.within(self._gradient_step, step):
+        step, before = trainer.global_step, self._gradient_step
+        if self._writer is None:
+            return
+        self._gradient_step = max(step, before)
+        # An optimizer that steps twice on one batch (LBFGS) is looked at once.
+        if not self.train_gradients.within(before, step):
             return
         assert self.components is not None
-        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        weights = map(pl_module.get_parameter, parameter_names(self.components, self.weights))
-        if not any(id(weight) in owned for weight in weights):
-            return
-        self._gradient_step = step
-        norms = training_gradient_norm(pl_module, self.components, self.weights).cpu().numpy()
-        self._outbox.put(partial(self._writer.append, TRAIN, step, {"gradient_norm": norms}))
+        norms = training_gradient_norm(pl_module, self.components, self.weights, optimizer)
+        if not norms.isnan().all() or len(trainer.optimizers) == 1:
+            row = {"gradient_norm": norms.cpu().numpy()}
+            self._outbox.put(partial(self._writer.append, TRAIN, step, row))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -199,7 +209,8 @@ class GapTrackerCallback(L.Callback):
             return Probe(self._probe)
         for owner in (getattr(trainer, "datamodule", None), module):
             ask = getattr(owner, "probe", None)
-            if callable(ask):
+            # A layer that happens to be called probe is not the question.
+            if callable(ask) and not isinstance(ask, torch.nn.Module):
                 answer = ask()
                 return answer if isinstance(answer, Probe) else Probe(answer)
         raise ProbeError(
@@ -210,7 +221,8 @@ class GapTrackerCallback(L.Callback):
     def _measure(self, trainer: L.Trainer, module: L.LightningModule) -> Snapshot:
         assert isinstance(self._probe, Probe)
         self._measuring = True
-        with snapshot_progress(trainer, f"snapshot at step {trainer.global_step}") as progress:
+        title = f"snapshot at step {trainer.global_step}"
+        with snapshot_progress(trainer, title) as progress, not_logging(module):
             snapshot = take_snapshot(
                 module,
                 self._probe,
@@ -219,6 +231,8 @@ class GapTrackerCallback(L.Callback):
                 self.baselines,
                 weights=self.weights,
                 progress=progress,
+                rules=self.rules,
+                methods=self.methods,
             )
         self._measuring = False
         return snapshot
@@ -236,6 +250,14 @@ class GapTrackerCallback(L.Callback):
         assert self._writer is not None
         self._snapshot_step = step = trainer.global_step
         self._outbox.put(partial(self._writer.append, SNAPSHOTS, step, snapshot))
+        if not self._warned and not np.isfinite(snapshot["loss"]).all():
+            self._warned = True
+            warnings.warn(
+                f"step {step}: the probe's loss is not finite for {(~np.isfinite(snapshot['loss'])).sum()} of "
+                f"{len(snapshot['loss'])} examples. It is recorded as it is, and training goes on.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if not self.log_metrics:
             return {}
         summary = {f"{PREFIX}{name}": value for name, value in gap_summary(snapshot).items()}

@@ -1,14 +1,35 @@
-"""Which of the metrics that the training logs are new since they were last looked at."""
+"""What the training logs: which metrics are new, and how a measurement keeps out of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import lightning as L
 from torch import Tensor
 
+from dynamics.errors import ConfigurationError
+
 PREFIX = "gap/"
 """Names under which the tracker itself logs; never copied back into the run file."""
+
+
+@contextmanager
+def not_logging(module: L.LightningModule) -> Iterator[None]:
+    """Refuse ``module.log`` while the context is open: a probe's values would pass for the training's own."""
+
+    def refuse(name: str, *_: Any, **__: Any) -> None:
+        raise ConfigurationError(
+            f"the probe's objective logs {name!r}, which would mix with what the training logs; "
+            "let the objective compute the loss without self.log."
+        )
+
+    module.__dict__["log"] = refuse
+    try:
+        yield
+    finally:
+        del module.__dict__["log"]
 
 
 class LoggedMetrics:

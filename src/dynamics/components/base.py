@@ -14,6 +14,13 @@ Kind = Literal["head", "mlp"]
 Weights = Literal["value_out", "all"]
 
 
+def check_weights(which: Weights) -> Weights:
+    """Return the argument, or raise a `ComponentError` unless it is ``"value_out"`` or ``"all"``."""
+    if which not in ("value_out", "all"):
+        raise ComponentError(f"weights must be 'value_out' or 'all'; got {which!r}.")
+    return which
+
+
 @dataclass(frozen=True)
 class Site:
     """Where a component's output ``z`` can be read and replaced.
@@ -82,9 +89,7 @@ class Component:
 
     def weights(self, which: Weights) -> tuple[WeightSlice, ...]:
         """Return ``value_out`` or all weights, by name."""
-        if which not in ("value_out", "all"):
-            raise ComponentError(f"weights must be 'value_out' or 'all'; got {which!r}.")
-        return self.value_out if which == "value_out" else self.all_weights
+        return self.value_out if check_weights(which) == "value_out" else self.all_weights
 
 
 class ComponentMap(Sequence[Component]):

@@ -47,22 +47,31 @@ def gradient_norm(score: Scorer, components: ComponentMap, weights: Weights = "v
     return torch.stack(columns, dim=1)
 
 
-def training_gradient_norm(model: nn.Module, components: ComponentMap, weights: Weights = "value_out") -> Tensor:
+def training_gradient_norm(
+    model: nn.Module,
+    components: ComponentMap,
+    weights: Weights = "value_out",
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Tensor:
     """Return ``||grad_{theta_i}||_F / sqrt(|theta_i|)`` of the gradient that lies in ``.grad`` now.
 
     Args:
         model: The model, between its backward pass and the optimizer's step.
         components: The components.
         weights: Which weights are theta_i.
+        optimizer: Count only weights that this optimizer is about to change; default: all.
 
     Returns:
-        ``(components,)``, nats per unit of weight; NaN for a component with a weight that has no gradient (frozen, or
-        left to another optimizer).
+        ``(components,)``, nats per unit of weight; NaN for a component with a weight that has no gradient (frozen) or
+        is left to another optimizer.
     """
+    owned = None if optimizer is None else {id(p) for group in optimizer.param_groups for p in group["params"]}
 
     def gradient(name: str) -> Tensor:
         parameter = model.get_parameter(name)
-        return torch.full_like(parameter, torch.nan) if parameter.grad is None else parameter.grad
+        if parameter.grad is None or (owned is not None and id(parameter) not in owned):
+            return torch.full_like(parameter, torch.nan)
+        return parameter.grad
 
     with torch.no_grad():
         return component_norms(components, weights, gradient, per_weight=True)

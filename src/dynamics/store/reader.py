@@ -105,7 +105,7 @@ class Run(Mapping[str, np.ndarray]):
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path, self._file = path, file
-        self.metadata: dict[str, Any] = json.loads(file.attrs["metadata"])
+        self.metadata: dict[str, Any] = dict(json.loads(file.attrs["metadata"]))
         self.snapshots, self.train, self.metrics = (RunGroup(file[name], path) for name in (SNAPSHOTS, TRAIN, METRICS))
         columns = [file[f"component{name}"] for name in ("", "_layer", "_kind", "_head")]
         labels, layers, kinds, heads = (
@@ -212,9 +212,9 @@ def open_run(path: str | Path) -> Run:
                 "Install the version of gap-dynamics that wrote it."
             )
         return Run(path, file)
-    except KeyError as error:
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         file.close()
-        raise RunFileError(f"{path} is a run file but incomplete: {error.args[0]}.") from error
+        raise RunFileError(f"{path} is a run file but incomplete or damaged: {error.args[0]}.") from error
     except BaseException:
         file.close()
         raise

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from dynamics.store.schema import FORMAT, METRIC_NAME_BYTES, METRICS, STEP_LONG_
 
 _CHUNK_BYTES = 16_384
 _SPARE_BYTES = 262_144
+_LABEL_BYTES = 64
+_DEEPEST = 20
 
 
 def check_target(path: str | Path, overwrite: bool) -> Path:
@@ -80,20 +83,52 @@ class RunWriter:
         self._place = self.path.absolute()
         self._metric_index: dict[str, int] = {}
         self._rows = dict.fromkeys(groups, 0)
-        partial = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
+        partial = self._place.with_name(f"{self._place.name}.partial-{os.getpid()}")
         try:
-            # SWMR needs the latest file format.
-            self._file = h5py.File(partial, "w", libver="latest")
-            try:
-                self._create(axes, groups, metadata)
-                self._file.swmr_mode = True
-                partial.replace(self.path)
-            except BaseException:
-                self._file.close()
-                partial.unlink(missing_ok=True)
+            self._build(partial, axes, groups, metadata)
+            self._publish(partial, overwrite)
+        except (OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, RunFileError):
                 raise
-        except OSError as error:
-            raise RunFileError(f"the run file {self.path} cannot be created: {error}.") from error
+            raise RunFileError(
+                f"the run file {self.path} cannot be created ({error}); make room or choose another place."
+            ) from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _build(
+        self,
+        partial: Path,
+        axes: Sequence[Axis],
+        groups: Mapping[str, Sequence[tuple[ArraySpec, np.ndarray]]],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        with partial.open("wb") as file:
+            _ask_for(file.fileno(), partial.parent, sum(_LABEL_BYTES * len(axis.labels) for axis in axes))
+        # SWMR needs the latest file format.
+        self._file = h5py.File(partial, "w", libver="latest")
+        try:
+            self._create(axes, groups, metadata)
+            self._file.swmr_mode = True
+        except BaseException:
+            with suppress(OSError, RuntimeError, ValueError):
+                self._file.close()
+            raise
+
+    def _publish(self, partial: Path, overwrite: bool) -> None:
+        """Give the file its name; of two writers that start at once, only one succeeds."""
+        try:
+            if not overwrite:
+                os.link(partial, self._place)
+                return
+        except FileExistsError:
+            self._file.close()
+            check_target(self.path, overwrite)
+            raise
+        except OSError:
+            # A file system without hard links.
+            pass
+        partial.replace(self._place)
 
     def _create(
         self,
@@ -103,7 +138,7 @@ class RunWriter:
     ) -> None:
         file = self._file
         file.attrs["format"], file.attrs["format_version"] = FORMAT, VERSION
-        file.attrs["metadata"] = json.dumps(metadata, default=str)
+        file.attrs["metadata"] = json.dumps(_plain(metadata))
         file.attrs["finished"] = np.int8(0)
         notes: dict[str, list[str]] = {axis.name: list(axis.notes) for axis in axes}
         for axis in axes:
@@ -215,25 +250,20 @@ class RunWriter:
         self._rows[group] = row + 1
 
     def _reserve(self, needed: int) -> None:
-        """Raise `OSError` unless the file can grow by ``needed`` bytes and some spare for HDF5's own records.
+        """Raise `OSError` unless the file is still in its place and can grow by ``needed`` bytes.
 
         HDF5 does not survive a write that fails: it loses track of the file, and can crash the process when it closes
         it. So the disk, its quotas and the limit on file sizes are asked before HDF5 is.
         """
-        wanted = needed + _SPARE_BYTES
-        if hasattr(os, "posix_fallocate"):
-            with self._place.open("r+b") as file:
-                size = os.fstat(file.fileno()).st_size
-                os.posix_fallocate(file.fileno(), size, wanted)
-                # Blocks beyond the end that HDF5 knows of are harmless, but would add up row by row.
-                os.truncate(file.fileno(), size)
-        elif (free := shutil.disk_usage(self._place.parent).free) < wanted:
-            raise OSError(f"{free} bytes are free on its disk, {wanted} are needed")
+        handle = self._file.id.get_vfd_handle()
+        if not self._place.exists() or not os.path.samestat(self._place.stat(), os.fstat(handle)):
+            raise OSError("the file at this path was moved, removed or replaced; put it back")
+        _ask_for(handle, self._place.parent, needed)
 
     def _failed(self, group: str, step: int, error: Exception) -> RunFileError:
         return RunFileError(
-            f"{self.path}: the row of step {step} in {group!r} could not be written ({error}). Earlier rows are safe. "
-            "Make room or mend the disk, then append the row again."
+            f"{self.path}: the row of step {step} in {group!r} could not be written ({error}). "
+            "Nothing before it is touched; make room or mend what is wrong, then append the row again."
         )
 
 
@@ -282,3 +312,28 @@ def _create_metrics(group: h5py.Group, spec: ArraySpec) -> None:
 
 def _cut(name: str) -> str:
     return name.encode()[:METRIC_NAME_BYTES].decode(errors="ignore")
+
+
+def _ask_for(handle: int, folder: Path, needed: int) -> None:
+    """Raise `OSError` unless an open file can grow by ``needed`` bytes and some spare for HDF5's own records."""
+    wanted = needed + _SPARE_BYTES
+    if hasattr(os, "posix_fallocate"):
+        size = os.fstat(handle).st_size
+        os.posix_fallocate(handle, size, wanted)
+        # Blocks beyond the end that HDF5 knows of are harmless, but would add up row by row.
+        os.ftruncate(handle, size)
+    elif (free := shutil.disk_usage(folder).free) < wanted:
+        raise OSError(f"{free} bytes are free on its disk, {wanted} are needed")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return what JSON can hold of a value: a run is not worth less for a strange hyperparameter."""
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
