@@ -24,9 +24,8 @@ def code(document: str) -> list[str]:
 
 
 def test_the_readmes_example_and_its_reading_run_as_written(tmp_path):
-    track, read = code("README.md")
     # One process, as a reader would go on in one notebook.
-    (tmp_path / "example.py").write_text(track + read)
+    (tmp_path / "example.py").write_text("".join(code("README.md")))
     done = subprocess.run(
         [sys.executable, "example.py"],
         cwd=tmp_path,
@@ -107,7 +106,7 @@ def test_the_how_to_on_component_maps_fits_a_nanogpt_style_model():
     batches = [{"x": torch.randn(5, 4), "y": torch.arange(5) % 3}]
     names |= {"torch": torch, "Probe": Probe, "batches": batches}
     exec(objective, names)
-    loss, match = names["probe"].objective(nn.Linear(4, 3), batches[0])
+    loss, match = names["probe"].objective(nn.ModuleDict({"model": nn.Linear(4, 3)}), batches[0])
     assert loss.shape == match.shape == (5,)
     assert match.dtype == torch.bool
 

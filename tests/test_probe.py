@@ -1,3 +1,4 @@
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -252,3 +253,28 @@ def test_a_batch_of_another_kind_is_named(change, message):
     with pytest.raises(ProbeError) as error:
         Probe([{**batch, **change}])
     assert str(error.value) == message
+
+
+def test_labels_that_copy_the_input_are_pointed_out():
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with pytest.warns(UserWarning, match=r"pass Probe\(batches, shift_labels=True\)"):
+        Probe([{"input_ids": ids, "labels": ids}])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Probe([{"input_ids": ids, "labels": ids}], shift_labels=True)
+        Probe([{"input_ids": ids, "labels": ids.roll(-1)}])
+
+
+def test_labels_of_any_whole_number_type_score_alike():
+    ids = torch.tensor([[1, 2, 3]])
+    logits = torch.randn(1, 3, 5)
+    scores = [
+        Probe([{"input_ids": ids, "labels": ids.roll(-1).to(dtype)}]).objective(
+            lambda _: logits, {"input_ids": ids, "labels": ids.roll(-1).to(dtype)}
+        )
+        for dtype in (torch.int64, torch.int32)
+    ]
+    assert torch.equal(scores[0][0], scores[1][0])
+    with pytest.raises(ProbeError) as error:
+        Probe([{"input_ids": ids, "labels": ids.float()}])
+    assert str(error.value) == "probe batch 0: labels must be whole numbers; got torch.float32."

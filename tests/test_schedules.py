@@ -91,7 +91,6 @@ def test_what_configuration_files_say():
     assert Schedule.from_config(Schedule.log(4)) == Schedule.log(4)
     # The command line hands over the first steps as text.
     assert Schedule.from_config({"piecewise": {"0": 10, "200": 100}}) == Schedule.piecewise({0: 10, 200: 100})
-    assert Schedule.from_config({"every": 7, "at": [3]}) == Schedule.every(7) | Schedule.at([3])
     assert Schedule.from_config([5, {"log": 2}, Schedule.at([1])]) == (
         Schedule.every(5) | Schedule.log(2) | Schedule.at([1])
     )
@@ -166,3 +165,13 @@ def test_a_first_step_given_twice_is_refused():
     with pytest.raises(ScheduleError) as error:
         Schedule.piecewise({"0": 5, 0: 10})
     assert str(error.value) == "Schedule.piecewise: each first step may come once; got {'0': 5, 0: 10}."
+
+
+def test_two_rules_in_one_mapping_are_refused():
+    # This is what `--tracker.schedule.every 2` makes of a configuration file's {piecewise: ...}.
+    with pytest.raises(ScheduleError) as error:
+        Schedule.from_config({"at": [3], "every": 2})
+    assert str(error.value) == (
+        "a schedule names one rule, but at and every came together: {'at': [3], 'every': 2}. To replace a schedule on "
+        "the command line give the whole of it, as '{every: 2}'; for a union write a list."
+    )

@@ -102,6 +102,12 @@ def test_a_finished_run_is_not_overwritten_untold(config, capsys):
             "error: Parser key \"model.model\":\n  Problem with given class_path 'dynamics.model.Transformer':\n"
             "    Option 'd_f' is not accepted",
         ),
+        ("threads: 1", "threads: 0", "error: --threads must be at least 1; got 0."),
+        (
+            "name: tiny",
+            "name: ../tiny",
+            "error: --name is a folder's name of letters, digits, '-', '_' and '.', such as 'sort'; got '../tiny'.",
+        ),
         ("task: reverse", "task: invert", "error: task must be one of reverse, sort, or a task object; got 'invert'."),
         (
             "ood_lengths: [4]",

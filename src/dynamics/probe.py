@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -36,7 +37,7 @@ def sequence_objective(
     """
     extra = {"attention_mask": batch["attention_mask"]} if batch.get("attention_mask") is not None else {}
     output = model(batch["input_ids"], **extra)
-    logits, labels = getattr(output, "logits", output), batch["labels"]
+    logits, labels = getattr(output, "logits", output), batch["labels"].long()
     if shift_labels:
         logits, labels = logits[:, :-1], labels[:, 1:]
     if logits.dtype in (torch.float16, torch.bfloat16):
@@ -81,6 +82,13 @@ class Probe:
         if objective is None:
             for index, batch in enumerate(self.batches):
                 _check(batch, index, shift_labels)
+            if not shift_labels and all(_copies_its_input(batch) for batch in self.batches):
+                warnings.warn(
+                    "every label of the probe equals the token at its own position, so the model is scored on copying "
+                    "its input. For labels in the Hugging Face convention pass Probe(batches, shift_labels=True).",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -119,6 +127,13 @@ def _own(tensor: Tensor) -> Tensor:
         return tensor.detach().cpu().clone()
 
 
+def _copies_its_input(batch: Mapping[str, Tensor]) -> bool:
+    labels, ids = batch["labels"], batch["input_ids"]
+    target = labels != IGNORE
+    # A few targets may equal their input by the nature of a task; whole sequences hardly do.
+    return bool(2 * target.sum() > target.numel() and (labels == ids)[target].all())
+
+
 def _check(batch: Any, index: int, shift_labels: bool) -> None:
     where = f"probe batch {index}"
     if not isinstance(batch, Mapping) or not {"input_ids", "labels"} <= set(batch):
@@ -131,6 +146,8 @@ def _check(batch: Any, index: int, shift_labels: bool) -> None:
     for name, value in (("input_ids", ids), ("labels", labels), ("attention_mask", mask)):
         if not isinstance(value, Tensor) and not (name == "attention_mask" and value is None):
             raise ProbeError(f"{where}: {name} must be a tensor; got a {type(value).__name__}.")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ProbeError(f"{where}: labels must be whole numbers; got {labels.dtype}.")
     if mask is not None and mask.shape != ids.shape:
         raise ProbeError(
             f"{where}: attention_mask must have the shape of input_ids, {tuple(ids.shape)}; got {tuple(mask.shape)}."

@@ -173,8 +173,15 @@ class Schedule:
             return cls.every(int(value))
         if isinstance(value, (list, tuple)) and value:
             return cls(tuple(rule for part in value for rule in cls.from_config(part).rules))
+        if isinstance(value, Mapping) and len(value) > 1 and set(value) <= set(builders):
+            # On a command line, --schedule.every 2 adds to what the configuration file says.
+            raise ScheduleError(
+                f"a schedule names one rule, but {' and '.join(value)} came together: {dict(value)!r}. To replace a "
+                "schedule on the command line give the whole of it, as '{every: 2}'; for a union write a list."
+            )
         if isinstance(value, Mapping) and value and set(value) <= set(builders):
-            return cls(tuple(rule for kind, argument in value.items() for rule in builders[kind](argument).rules))
+            [(kind, argument)] = value.items()
+            return builders[kind](argument)
         raise ScheduleError(
             "a schedule is a number n (every n steps), {every: n}, {log: per_decade}, {at: [steps]}, "
             f"{{piecewise: {{first_step: interval}}}}, or a list of these; got {value!r}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import sys
 import warnings
 from argparse import ArgumentError
@@ -10,9 +11,11 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from dynamics.callbacks import GapTrackerCallback
-from dynamics.errors import DynamicsError
+from dynamics.errors import ConfigurationError, DynamicsError
 from dynamics.model import SequenceModule
 from dynamics.tasks import SequenceDataModule
+
+_NAME = set(string.ascii_letters + string.digits + "-_.")
 
 
 class TrainCommand(LightningCLI):
@@ -33,10 +36,16 @@ class TrainCommand(LightningCLI):
         parser.link_arguments("name", "trainer.default_root_dir", compute_fn=lambda name: f"runs/{name}")
 
     def before_instantiate_classes(self) -> None:
-        """Set the number of threads before anything is computed."""
-        threads = self.config.get(self.subcommand, self.config).get("threads")
-        if threads is not None:
-            torch.set_num_threads(threads)
+        """Check the name, and set the number of threads before anything is computed."""
+        config = self.config.get(self.subcommand, self.config)
+        if not config.name or not set(config.name) <= _NAME or config.name.startswith("."):
+            raise ConfigurationError(
+                f"--name is a folder's name of letters, digits, '-', '_' and '.', such as 'sort'; got {config.name!r}."
+            )
+        if config.threads is not None:
+            if config.threads < 1:
+                raise ConfigurationError(f"--threads must be at least 1; got {config.threads}.")
+            torch.set_num_threads(config.threads)
 
     @property
     def tracker(self) -> GapTrackerCallback:
@@ -60,8 +69,9 @@ def main() -> int:
     Returns:
         Exit status: 0, or 2 for a set-up that cannot work.
     """
-    # Lightning's own use of a PyTorch function that is about to go: nothing a user could mend.
+    # Lightning's own use of functions that are about to go: nothing a user could mend.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    warnings.filterwarnings("ignore", message=r"(?s).*(skip_none|Jsonargparse)", category=DeprecationWarning)
     try:
         TrainCommand(
             SequenceModule,

@@ -56,3 +56,12 @@ def test_thinning_averages_windows():
         "accuracy": pytest.approx([0.15, 0.55, 0.85, 0.0, 1.0]),
         "averaged": [4, 4, 2, 1, 1],
     }
+
+
+def test_what_is_no_share_is_left_out_and_what_is_not_finite_is_skipped(tmp_path):
+    metrics = [(0, {"a/acc": 0.5, "b/acc": 0.5}), (4, {"a/acc": float("inf"), "b/acc": 1e30}), (8, {"a/acc": 0.9})]
+    random_run(tmp_path / "run.h5", n_steps=2, metrics=metrics)
+    with open_run(tmp_path / "run.h5") as run:
+        found = series(accuracy_table(run))
+    assert found["a/acc"] == [(0, 0.5), (8, 0.9)]
+    assert "b/acc" not in found

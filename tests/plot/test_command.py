@@ -158,3 +158,14 @@ def test_help_as_a_module():
     )
     assert result.stdout.startswith("usage: python -m dynamics.plot [-h] [-o OUTPUT]")
     assert "--x {linear,symlog}" in result.stdout
+
+
+def test_the_run_file_is_never_drawn_over(tmp_path, capsys):
+    path = tmp_path / "run.html"
+    random_run(path, n_steps=2)
+    before = path.read_bytes()
+    assert main([str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: the picture would overwrite the run file {path}; choose another output with -o.\n"
+    )
+    assert path.read_bytes() == before

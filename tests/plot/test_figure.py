@@ -30,7 +30,7 @@ def test_cells_and_bars_are_drawn_in_their_colours(tmp_path):
         drawn = (cells["role_loss"] == role).sum() + (layers[counts] > 0).sum()
         # One more is the legend's.
         assert count(svg, colour) == drawn + 1
-    for label in ("L0H0", "L1MLP", "layer 1", "OOD probe", "C by accuracy", "optimizer step"):
+    for label in ("L0H0", "L1MLP", "layer 1", "probe", "C by accuracy", "optimizer step"):
         assert f">{label}</text>" in svg
     assert "Roles, with C by loss" in svg
 

@@ -1,6 +1,7 @@
 import pickle
 from collections import Counter
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -190,3 +191,18 @@ def test_ranks_never_share_a_batch_and_together_leave_none_out(make, n_batches, 
         assert {len(part) for part in epoch} == {-(-n_batches // ranks)}
         drawn += [batch for turn in zip(*epoch, strict=True) for batch in turn]
     assert drawn == [sequences(make()[index]) for index in range(len(drawn))]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (lambda x: x[:, :-1], "got (2, 2) from 1 to 1."),
+        (lambda x: x + 99, "got (2, 3) from 100 to 100."),
+        (lambda x: x - 1, "got (2, 3) from 0 to 0."),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(target, message):
+    task = SimpleNamespace(name="odd", target=target)
+    with pytest.raises(TaskError) as error:
+        encode(task, torch.ones(2, 3, dtype=torch.long))
+    assert str(error.value) == f"the target of task 'odd' must be (2, 3) integers from 1 to 99; {message}"

@@ -15,6 +15,7 @@ PROBE = "probe"
 
 # train/exact_match, val_acc, ood/accuracy_epoch: the last part of the name ends in what is measured.
 _ACCURACY = re.compile(r"(^|[/_.])(exact_match|accuracy|acc)(_length_\d+)?(_step|_epoch)?$", re.IGNORECASE)
+_SLACK = 1e-3
 _PER_LENGTH = re.compile(r"_length_\d+")
 
 
@@ -29,7 +30,8 @@ def accuracy_table(run: Run, per_length: bool = False) -> pd.DataFrame:
 
     Returns:
         One row per series and step: ``step``, ``series`` (``"probe"``, or the metric's name) and ``accuracy``, from 0
-        to 1; a metric that exceeds 1 is taken to be in percent. Steps at which it was not logged have no row.
+        to 1; a metric that exceeds 1 is taken to be in percent, and one that exceeds 100 is no accuracy and left out.
+        Steps at which it was not logged, or not finite, have no row.
 
     Raises:
         AnalysisError: If the run has no ``exact_match``.
@@ -42,10 +44,13 @@ def accuracy_table(run: Run, per_length: bool = False) -> pd.DataFrame:
         if _ACCURACY.search(name) and (per_length or not _PER_LENGTH.search(name)):
             # The writer may be adding a metric at this moment: its name comes before its first value.
             logged = values[:, column] if column < values.shape[1] else np.full(len(steps), np.nan)
-            kept = ~np.isnan(logged)
+            kept = np.isfinite(logged)
             # Half above 1: a mean of ones in single precision may come out a little above.
             scale = 100 if (logged[kept] > 1.5).any() else 1
-            tables.append(_series(name, steps[kept], logged[kept] / scale))
+            shares = logged[kept] / scale
+            # What is not a share by any reading is not an accuracy, whatever its name.
+            if ((shares >= -_SLACK) & (shares <= 1 + _SLACK)).all():
+                tables.append(_series(name, steps[kept], shares))
     table = pd.concat(tables, ignore_index=True)
     return table.astype({"series": "str"})
 

@@ -10,12 +10,14 @@ import pandas as pd
 from dynamics.analysis.accuracy import PROBE
 from dynamics.plot.axes import Panel, StepAxis, named, rows
 from dynamics.plot.marks import labels, number, point_size, spread, tooltip
-from dynamics.plot.palette import FAINT, GREEN, INK, MUTED, PURPLE, SERIES_COLOURS, WIDTH
+from dynamics.plot.palette import FAINT, GREEN, INK, MUTED, PURPLE, SERIES_COLOURS, SHADE, WIDTH
 
 HEIGHT = 150
+WINDOW = (0.20, 0.75)
+"""Accuracies within which arXiv 2602.01442 compares gradients with causes."""
 # What our own module logs, in words. Metrics of other modules keep their names.
 _KNOWN = {
-    PROBE: ("OOD probe", INK),
+    PROBE: ("probe", INK),
     "train/exact_match": ("training batches", FAINT),
     "id/exact_match": ("in distribution", GREEN),
     "ood/exact_match": ("OOD validation", PURPLE),
@@ -32,15 +34,7 @@ def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
     for name in names:
         style[name] = _KNOWN.get(name, (name, FAINT if _NOISY.match(name) else next(others)))
     colour = alt.Color("series:N", legend=None, scale=alt.Scale(domain=names, range=[style[name][1] for name in names]))
-    base = named("accuracy").encode(
-        x=axis.x(),
-        y=alt.Y(
-            "accuracy:Q",
-            scale=alt.Scale(domain=[0, 1]),
-            axis=alt.Axis(title="exact match (share of examples)", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
-        ),
-        color=colour,
-    )
+    base = named("accuracy").encode(x=axis.x(), y=_share("accuracy"), color=colour)
     noisy_rows = accuracy["series"].str.match(_NOISY)
     longest = int(accuracy["series"][~noisy_rows].value_counts().max())
     hint = tooltip(
@@ -63,9 +57,23 @@ def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
         {"text": style[name][0], "y": y, "colour": MUTED if style[name][1] == FAINT else style[name][1]}
         for name, y in zip(last["series"], places, strict=True)
     ]
-    chart = alt.layer(*layers, labels(ends, fontSize=11.5)).properties(
+    low, high = WINDOW
+    window = named("window").mark_rect(color=SHADE, opacity=1).encode(y=_share("low"), y2="high:Q")
+    chart = alt.layer(window, *layers, labels(ends, fontSize=11.5)).properties(
         width=WIDTH,
         height=HEIGHT,
-        title=alt.Title("Accuracy", subtitle="An example counts when every one of its target tokens is right."),
+        title=alt.Title(
+            "Accuracy",
+            subtitle="An example counts when every one of its target tokens is right. Shaded: 20 to 75 %, where "
+            "the paper compares G with C; near 0 and 100 % C is mostly ties.",
+        ),
     )
-    return chart, {"accuracy": rows(accuracy)}
+    return chart, {"accuracy": rows(accuracy), "window": [{"low": low, "high": high}]}
+
+
+def _share(field: str) -> alt.Y:
+    return alt.Y(
+        f"{field}:Q",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(title="exact match (share of examples)", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
+    )

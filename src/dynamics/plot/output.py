@@ -31,9 +31,12 @@ def output_path(run_path: str | Path, output: str | Path | None) -> Path:
     Raises:
         PlotError: If the suffix is unknown or the folder does not exist.
     """
-    path = Path(run_path).with_suffix(".html") if output is None else Path(output)
+    run = Path(run_path)
+    path = run.parent / f"{run.stem or 'run'}.html" if output is None else Path(output)
     if path.suffix.lower() not in SUFFIXES:
         raise PlotError(f"the output must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
+    if path.exists() and run.exists() and path.samefile(run):
+        raise PlotError(f"the picture would overwrite the run file {run}; choose another output with -o.")
     if not path.parent.is_dir():
         raise PlotError(f"there is no folder {path.parent} to write {path.name} into; make it first.")
     if path.is_dir():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-INK, MUTED, FAINT, GRID = "#1c2127", "#68717c", "#aab1ba", "#e9ecef"
-HERO, BLOAT, ALIGNED, UNDEFINED = "#0072b2", "#e2631a", "#dde2e7", "#f4f5f7"
+INK, MUTED, FAINT, GRID, SHADE = "#1c2127", "#68717c", "#aab1ba", "#e9ecef", "#f3f5f7"
+HERO, BLOAT, ALIGNED, UNDEFINED = "#0072b2", "#e2631a", "#d3d9e0", "#f4f5f7"
 ROLE_COLOURS = {"hero": HERO, "bloat": BLOAT, "aligned": ALIGNED, "undefined": UNDEFINED}
 GREEN, PURPLE, OCHRE, ROSE = "#2f9277", "#8463b0", "#a98a2c", "#b5577d"
 SERIES_COLOURS = (GREEN, PURPLE, OCHRE, ROSE, MUTED)

@@ -9,15 +9,23 @@ from dynamics.plot.axes import Panel, StepAxis, named, rows
 from dynamics.plot.marks import labels, number, point_size, rules, spread, tooltip
 from dynamics.plot.palette import FAINT, INK, PURPLE, WIDTH
 
-HEIGHT = 150
+HEIGHT = 165
+_LOWEST = -1.3
+"""The axis goes on below -1, so that a cross cannot be read as a value."""
 _STYLE = {"exact_match": ("C by accuracy", INK), "loss": ("C by loss", PURPLE)}
-# Crosses lie at the bottom, in a line for each score.
-_CROSSES = {"exact_match": HEIGHT - 11, "loss": HEIGHT - 3}
+
+
+def _height_of(rho: float) -> float:
+    return HEIGHT * (1 - rho) / (1 - _LOWEST)
+
+
+# Crosses lie below all values, in a line for each score.
+_CROSSES = {"exact_match": _height_of(-1.12), "loss": _height_of(-1.22)}
 _CROSS = "M-.5,-.5L.5,.5M.5,-.5L-.5,.5"
 
 
 def rho_panel(rho: pd.DataFrame, axis: StepAxis) -> Panel:
-    """Draw rho with both scores; a cross at the bottom marks a snapshot where it is undefined, and says why."""
+    """Draw rho with both scores; a cross below the values marks a snapshot where it is undefined, and says why."""
     base = named("rho").encode(
         x=axis.x(),
         color=alt.Color(
@@ -33,7 +41,7 @@ def rho_panel(rho: pd.DataFrame, axis: StepAxis) -> Panel:
     hint = tooltip(title, {**lines, "p": number("p_value"), **counts})
     y = alt.Y(
         "rho:Q",
-        scale=alt.Scale(domain=[-1, 1]),
+        scale=alt.Scale(domain=[_LOWEST, 1]),
         axis=alt.Axis(
             title="Spearman ρ (G, C)",
             values=[-1, -0.5, 0, 0.5, 1],
@@ -53,14 +61,14 @@ def rho_panel(rho: pd.DataFrame, axis: StepAxis) -> Panel:
     )
     last = rho[~undefined].groupby("score").tail(1).set_index("score")["rho"]
     # A score without any value is named beside its crosses.
-    wanted = [HEIGHT * (1 - last[score]) / 2 if score in last.index else _CROSSES[score] for score in _STYLE]
+    wanted = [_height_of(last[score]) if score in last.index else _CROSSES[score] for score in _STYLE]
     ends = [
-        {"text": name, "y": y, "colour": colour}
-        for (name, colour), y in zip(_STYLE.values(), spread(wanted, 14, HEIGHT), strict=True)
+        {"text": name if score in last.index else f"{name}: undefined", "y": y, "colour": colour}
+        for (score, (name, colour)), y in zip(_STYLE.items(), spread(wanted, 14, HEIGHT), strict=True)
     ]
     note = " × : undefined, because one side is the same for all components or not finite." if undefined.any() else ""
     chart = alt.layer(
-        rules(HEIGHT, [HEIGHT / 2], color=FAINT).encode(y=alt.YDatum(0)),
+        rules(HEIGHT, [_height_of(0)], color=FAINT).encode(y=alt.YDatum(0)),
         base.encode(y=y).mark_line(strokeWidth=2),
         base.encode(y=y).mark_point(filled=True, size=point_size(snapshots, 22), opacity=1, tooltip=hint),
         crosses,

@@ -108,6 +108,8 @@ def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
             stroke=alt.value("white") if framed else alt.Stroke("role:N", scale=colours, legend=None),
         )
     )
+    undefined = (cells["role_exact_match"] == "undefined").any()
+    note = " Undefined: C is the same for all, as C by accuracy is while accuracy is 0." if undefined else ""
     small = min(10.5, max(8.5, layout.row - 1))
     chart = alt.layer(
         raster,
@@ -118,7 +120,7 @@ def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
         height=layout.height,
         title=alt.Title(
             text=alt.ExprRef(f"'Roles, with C by ' + ({ROLES_BY} === 'loss' ? 'loss' : 'accuracy')"),
-            subtitle="A row is a component; a cell lasts from its snapshot to the next.",
+            subtitle=f"A row is a component; a cell lasts from its snapshot to the next.{note}",
         ),
     )
     return chart, {"cells": columns(cells)}

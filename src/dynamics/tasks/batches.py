@@ -32,13 +32,22 @@ def encode(task: SequenceTask, x: Tensor) -> Batch:
 
     Returns:
         ``input_ids`` and ``labels``, both ``(examples, 2 * length + 2)``; labels that are not targets are -100.
+
+    Raises:
+        TaskError: If the task's answer has another shape, or integers beyond 1..99.
     """
     examples, length = x.shape
 
     def column(token: int) -> Tensor:
         return torch.full((examples, 1), token, dtype=torch.long)
 
-    tokens = torch.cat([column(BOS), x, column(SEP), task.target(x), column(EOS)], dim=1)
+    y = task.target(x)
+    if y.shape != x.shape or y.min() < SMALLEST or y.max() > LARGEST:
+        raise TaskError(
+            f"the target of task {task.name!r} must be {tuple(x.shape)} integers from {SMALLEST} to {LARGEST}; got "
+            f"{tuple(y.shape)} from {int(y.min())} to {int(y.max())}."
+        )
+    tokens = torch.cat([column(BOS), x, column(SEP), y, column(EOS)], dim=1)
     labels = tokens[:, 1:].clone()
     labels[:, : length + 1] = IGNORE
     return {"input_ids": tokens[:, :-1].contiguous(), "labels": labels}
