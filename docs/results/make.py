@@ -64,9 +64,10 @@ def finding(name: str) -> str:
     )
 
 
-def swing(name: str) -> float:
-    """Return the largest change of OOD exact match from one snapshot to the next."""
-    return float(pd.read_csv(HERE / f"{name}_steps.csv")["ood_exact_match"].diff().abs().max())
+def swing(name: str) -> str:
+    """Return the largest change of OOD exact match from one snapshot to the next, in percentage points."""
+    accuracy = pd.read_csv(HERE / f"{name}_steps.csv")["ood_exact_match"]
+    return f"{100 * accuracy.diff().abs().max():.0f} points"
 
 
 def text() -> str:
@@ -84,10 +85,10 @@ these snapshots, and in how many.
 {lines}
 
 These are single runs: names and counts may change with the seed. Reversal does not hold what it has learned out of
-distribution: between neighbouring snapshots its OOD exact match moved by up to {swing("reverse") * 100:.0f} points (sorting:
-{swing("sort") * 100:.0f}). A positive rho goes with fewer heroes and bloats than luck alone gives. And depth
-and kind alone move ranks: in pre-LN models the gradient falls with depth, and heads differ from MLPs in scale, which
-makes early bloats and late heroes.
+distribution: from one snapshot to the next its OOD exact match moved by up to {swing("reverse")} (sorting:
+{swing("sort")}). A positive rho goes with fewer heroes and bloats than luck alone gives. And depth and kind alone move
+ranks: in pre-LN models the gradient falls with depth, and heads differ from MLPs in scale, which makes early bloats and
+late heroes.
 Pictures: [sorting](docs/results/sort.svg), [reversal](docs/results/reverse.svg).
 """
 
