@@ -383,6 +383,7 @@ def test_metadata_names_configuration_and_origin(tmp_path):
         assert run.metadata["module"]["hyperparameters"]["learning_rate"] == 1e-2
         assert run.metadata["datamodule"]["hyperparameters"]["task"] == "sort"
         assert run.metadata["trainer"]["max_steps"] == 6
+        assert "Linear(in_features=16, out_features=32, bias=True)" in run.metadata["network"]
         assert run.metadata["versions"]["torch"]
 
 

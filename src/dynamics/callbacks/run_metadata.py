@@ -25,7 +25,7 @@ def run_metadata(
         "seed": None if seed is None else int(seed),
         "module": _described(module),
         "datamodule": None if datamodule is None else _described(datamodule),
-        "network": type(components.network(module)).__name__,
+        "network": repr(components.network(module)),
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
         "device": str(module.device),
         "trainer": {
