@@ -207,6 +207,16 @@ def test_no_room_for_the_file_itself(path):
     assert not list(path.parent.iterdir())
 
 
+def test_reserved_space_does_not_stay_in_the_file(path):
+    writer = write_run(path)
+    writer.append_metrics(0, {"a": 1.0})
+    before = path.stat().st_size
+    for step in range(1, 21):
+        writer.append_metrics(step, {"a": 1.0})
+    assert path.stat().st_size < before + 20_000
+    writer.close()
+
+
 def test_metrics_get_a_column_when_they_first_appear(path):
     writer = write_run(path)
     long = "é" * 100

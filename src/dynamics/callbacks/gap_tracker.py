@@ -170,8 +170,9 @@ class GapTrackerCallback(L.Callback):
     ) -> None:
         """Take a snapshot if an optimizer step was taken and one was due."""
         step, before = trainer.global_step, self._seen_step
-        if self._writer is None or step == before:
+        if self._writer is None:
             return
+        # Under accumulation the step stands still for some batches, and then nothing is due.
         self._seen_step = step
         if self.train_gradients.within(before, step) or self.schedule.within(before, step):
             self._record_metrics(trainer)
