@@ -9,6 +9,8 @@ from torch import nn
 from dynamics import take_snapshot
 from dynamics.errors import MeasurementError
 from dynamics.measurements.interventions import held_still, reading, replaced, requiring_grad
+from dynamics.model import Transformer
+from dynamics.tasks import SequenceDataModule
 from tests.cases import Channels, channels_map, channels_probe, squared_error
 from tests.strategies import decoder, probe
 
@@ -165,3 +167,21 @@ def test_held_still_gives_back_random_states_flags_and_buffers_when_something_fa
     assert [module.training for module in model.modules()] == [True, False, True]
     assert all(dict(model.named_buffers())[name] is buffer for name, buffer in buffers.items())
     assert all((buffer == 0).all() for buffer in buffers.values())
+
+
+def test_a_module_compiled_in_place_is_measured_uncompiled_and_stays_compiled():
+    torch.manual_seed(0)
+    model = Transformer(n_layers=1, n_heads=2, d_model=8, d_ff=8).double()
+    examples = SequenceDataModule("sort", probe_batches=2, probe_batch_size=2).probe()
+    expected = take_snapshot(model, examples)
+    # PyTorch keeps the compiled call here; a stand-in shows whether it is used.
+    used = []
+    model._compiled_call_impl = lambda *given: used.append(given)
+    model.blocks[0]._compiled_call_impl = lambda *given: used.append(given)
+    snapshot = take_snapshot(model, examples)
+    assert not used
+    model(examples.batches[0]["input_ids"])
+    assert len(used) == 1
+    assert model.blocks[0]._compiled_call_impl is not None
+    for name in expected:
+        np.testing.assert_array_equal(snapshot[name], expected[name])

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -48,3 +50,28 @@ def test_the_objective_is_given_what_was_handed_over_and_the_batch_as_it_was():
     for (_, batch), expected in zip(given, probe.batches, strict=True):
         assert isinstance(batch, tuple)
         assert all(torch.equal(a, b) for a, b in zip(batch, expected, strict=True))
+
+
+def test_a_module_without_a_forward_is_named():
+    class Shell(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Channels()
+
+    components = channels_map()
+    inside = [
+        replace(
+            component,
+            site=replace(component.site, module=f"inner.{component.site.module}"),
+            value_out=tuple(replace(w, parameter=f"inner.{w.parameter}") for w in component.value_out),
+            all_weights=tuple(replace(w, parameter=f"inner.{w.parameter}") for w in component.all_weights),
+        )
+        for component in components
+    ]
+    with pytest.raises(ProbeError) as caught:
+        take_snapshot(Shell(), channels_probe(lambda model, batch: model(batch)), type(components)(inside))
+    assert str(caught.value) == (
+        'the objective called something that is not implemented (Module [Shell] is missing the required "forward" '
+        "function). It was given the Shell; if that lacks forward, let the objective call the model inside it, or name "
+        "that model as the root of the component map."
+    )

@@ -29,16 +29,22 @@ def held_still(model: nn.Module) -> Iterator[None]:
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False)
     ]
+    # PyTorch ignores hooks inside a module that was compiled in place: it is measured uncompiled.
+    compiled = [(module, module._compiled_call_impl) for module in model.modules() if module._compiled_call_impl]
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
         try:
             model.eval()
+            for module, _ in compiled:
+                module._compiled_call_impl = None
             yield
         finally:
             # Not model.train(): submodules may have been in different modes, or override it.
             for module, training in flags:
                 module.training = training
+            for module, call in compiled:
+                module._compiled_call_impl = call
             with torch.no_grad():
                 for module, name, buffer, before in buffers:
                     # Expanded buffers cannot be written to, and as a rule nothing has changed.

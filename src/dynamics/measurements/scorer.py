@@ -39,7 +39,14 @@ class Scorer:
 
     def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Return loss and exact match of each example of a batch."""
-        scores = self.probe.objective(self.network, batch)
+        try:
+            scores = self.probe.objective(self.network, batch)
+        except NotImplementedError as error:
+            raise ProbeError(
+                f"the objective called something that is not implemented ({error}). It was given the "
+                f"{type(self.network).__name__}; if that lacks forward, let the objective call the model inside it, or "
+                "name that model as the root of the component map."
+            ) from error
         if not _fits(scores):
             raise ProbeError(
                 "the objective must return the loss and the exact match of each example, a float tensor (examples,) "
