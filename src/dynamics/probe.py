@@ -18,6 +18,7 @@ Objective = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 """``objective(model, batch) -> (loss, exact_match)``: nats, ``(examples,)``, and bool, ``(examples,)``."""
 
 IGNORE = -100
+"""Label of a position that is not a target (PyTorch's default ``ignore_index``)."""
 
 
 def sequence_objective(

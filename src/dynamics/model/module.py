@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from dynamics.errors import ModelError
-from dynamics.probe import sequence_objective
+from dynamics.probe import IGNORE, sequence_objective
 
 VALIDATION_SETS = ("id", "ood")
 """Names of the validation data loaders of `SequenceDataModule`, in its order."""
@@ -71,7 +71,7 @@ class SequenceModule(L.LightningModule):
         split = VALIDATION_SETS[dataloader_idx]
         loss, exact_match = sequence_objective(self.model, batch)
         # The targets of a sequence of length n are its n integers and EOS.
-        length = int((batch["labels"][0] != -100).sum()) - 1
+        length = int((batch["labels"][0] != IGNORE).sum()) - 1
         values = {
             "loss": loss.mean(),
             "exact_match": exact_match.float().mean(),

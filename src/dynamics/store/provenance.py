@@ -1,4 +1,4 @@
-"""Where a run came from: versions, host, time, and the commit of the user's repository."""
+"""Where a run came from: versions, host, time, the commit of the user's repository; in terms that JSON can hold."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
+_DEEPEST = 20
 PACKAGES = ("gap-dynamics", "torch", "lightning", "numpy", "scipy", "h5py")
 
 
@@ -41,3 +45,16 @@ def _git() -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         # No git, no repository, or no commit yet: a run is not worth less for it.
         return None
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return what JSON can hold of a value: a run is not worth less for a strange hyperparameter."""
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item, depth + 1) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +19,12 @@ import numpy as np
 
 from dynamics.arrays import ArraySpec
 from dynamics.errors import RunFileError
+from dynamics.store.disk import require_room
+from dynamics.store.provenance import plain
 from dynamics.store.schema import FORMAT, METRIC_NAME_BYTES, METRICS, STEP_LONG_NAME, VERSION, Axis
 
 _CHUNK_BYTES = 16_384
-_SPARE_BYTES = 262_144
 _LABEL_BYTES = 64
-_DEEPEST = 20
 
 
 def check_target(path: str | Path, overwrite: bool) -> Path:
@@ -104,7 +103,7 @@ class RunWriter:
         metadata: Mapping[str, Any],
     ) -> None:
         with partial.open("wb") as file:
-            _ask_for(file.fileno(), partial.parent, sum(_LABEL_BYTES * len(axis.labels) for axis in axes))
+            require_room(file.fileno(), partial.parent, sum(_LABEL_BYTES * len(axis.labels) for axis in axes))
         # SWMR needs the latest file format.
         self._file = h5py.File(partial, "w", libver="latest")
         try:
@@ -138,7 +137,7 @@ class RunWriter:
     ) -> None:
         file = self._file
         file.attrs["format"], file.attrs["format_version"] = FORMAT, VERSION
-        file.attrs["metadata"] = json.dumps(_plain(metadata))
+        file.attrs["metadata"] = json.dumps(plain(metadata))
         file.attrs["finished"] = np.int8(0)
         notes: dict[str, list[str]] = {axis.name: list(axis.notes) for axis in axes}
         for axis in axes:
@@ -258,7 +257,7 @@ class RunWriter:
         handle = self._file.id.get_vfd_handle()
         if not self._place.exists() or not os.path.samestat(self._place.stat(), os.fstat(handle)):
             raise OSError("the file at this path was moved, removed or replaced; put it back")
-        _ask_for(handle, self._place.parent, needed)
+        require_room(handle, self._place.parent, needed)
 
     def _failed(self, group: str, step: int, error: Exception) -> RunFileError:
         return RunFileError(
@@ -312,28 +311,3 @@ def _create_metrics(group: h5py.Group, spec: ArraySpec) -> None:
 
 def _cut(name: str) -> str:
     return name.encode()[:METRIC_NAME_BYTES].decode(errors="ignore")
-
-
-def _ask_for(handle: int, folder: Path, needed: int) -> None:
-    """Raise `OSError` unless an open file can grow by ``needed`` bytes and some spare for HDF5's own records."""
-    wanted = needed + _SPARE_BYTES
-    if hasattr(os, "posix_fallocate"):
-        size = os.fstat(handle).st_size
-        os.posix_fallocate(handle, size, wanted)
-        # Blocks beyond the end that HDF5 knows of are harmless, but would add up row by row.
-        os.ftruncate(handle, size)
-    elif (free := shutil.disk_usage(folder).free) < wanted:
-        raise OSError(f"{free} bytes are free on its disk, {wanted} are needed")
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return what JSON can hold of a value: a run is not worth less for a strange hyperparameter."""
-    if depth > _DEEPEST:
-        return "…"
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item, depth + 1) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)

@@ -12,8 +12,6 @@ SMALLEST, LARGEST = 1, 99
 """The integers of a sequence, both ends included; integer ``i`` is token ``i``."""
 BOS, SEP, EOS = 100, 101, 102
 VOCAB_SIZE = 103
-IGNORE = -100
-"""Label of a position that is not a target (PyTorch's default ``ignore_index``)."""
 
 
 class SequenceTask(Protocol):

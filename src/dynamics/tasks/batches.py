@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dynamics.errors import TaskError
-from dynamics.tasks.base import BOS, EOS, IGNORE, LARGEST, SEP, SMALLEST, SequenceTask
+from dynamics.probe import IGNORE
+from dynamics.tasks.base import BOS, EOS, LARGEST, SEP, SMALLEST, SequenceTask
 
 SPLITS = {"train": 0, "id": 1, "ood": 2, "probe": 3}
 _FINITE_DRAW, _FINITE_ORDER = 101, 102
