@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak results lint format clean help
+.PHONY: demo test test-litgpt soak results lint format clean help
 
 help:
 	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (about 2 minutes)"
 	@echo "make test   lint, type-check and run the tests"
+	@echo "make test-litgpt  run the tests of litgpt's models, which need an environment of their own"
 	@echo "make soak   run the slow checks"
 	@echo "make results train sorting and reversal at full size and rewrite the README's findings (an hour)"
 	@echo "make format format the code"
@@ -37,6 +38,12 @@ lint: $(VENV)/.installed-dev
 
 test: lint
 	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+# litgpt and transformers pin versions of huggingface-hub that exclude each other.
+test-litgpt: pyproject.toml constraints-litgpt.txt
+	$(PYTHON) -m venv $(VENV)-litgpt
+	$(VENV)-litgpt/bin/python -m pip install --disable-pip-version-check --constraint constraints-litgpt.txt --editable ".[test,litgpt]"
+	$(VENV)-litgpt/bin/pytest tests/components/test_litgpt.py
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest -m soak

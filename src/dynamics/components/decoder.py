@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from dynamics.components.base import Component, ComponentMap, Site, WeightSlice
+from dynamics.components.base import Component, Site, WeightSlice
 from dynamics.model import Transformer
 
 NAME = "dynamics.model.Transformer"
@@ -15,9 +15,14 @@ def matches(module: nn.Module) -> bool:
     return isinstance(module, Transformer)
 
 
-def build(module: Transformer, root: str) -> ComponentMap:
-    """Return the heads and MLPs of the decoder found at path ``root``."""
-    prefix = f"{root}." if root else ""
+def maps_to_logits(module: Transformer) -> bool:
+    """Say that our decoder maps ``input_ids`` to logits."""
+    return True
+
+
+def build(module: Transformer, path: str) -> list[Component]:
+    """Return the heads and MLPs of the decoder found at ``path``."""
+    prefix = f"{path}." if path else ""
     width = module.d_model // module.n_heads
     components: list[Component] = []
     for layer in range(module.n_layers):
@@ -33,4 +38,4 @@ def build(module: Transformer, root: str) -> ComponentMap:
             components.append(Component(layer, "head", head, site, (value, output), (query, key, value, output)))
         into, out = WeightSlice(f"{block}.mlp.input.weight"), WeightSlice(f"{block}.mlp.output.weight")
         components.append(Component(layer, "mlp", None, Site(f"{block}.mlp", "output"), (out,), (into, out)))
-    return ComponentMap(components, root)
+    return components

@@ -9,7 +9,12 @@ from dynamics.components.base import ComponentMap
 from dynamics.errors import ComponentError
 
 FAMILIES = (decoder,)
-"""One adapter module per model family: ``NAME``, ``matches(module)``, ``build(module, root)``."""
+"""One adapter module per model family.
+
+``NAME``: what is looked for, for messages. ``matches(module)``: whether a module is of the family.
+``build(module, path)``: its components, with paths that start at the model. ``maps_to_logits(module)``: whether calling it
+with ``input_ids`` gives logits, rather than hidden states from which a head of the user's goes on.
+"""
 
 
 def find_components(model: nn.Module) -> ComponentMap:
@@ -45,6 +50,24 @@ def find_components(model: nn.Module) -> ComponentMap:
             f"{type(model).__name__} holds {len(found)} transformers, at {', '.join(repr(path) for path, _ in found)}; "
             "pass the one to measure, or a ComponentMap of your own (see docs/how-to/component-map.md)."
         )
-    root, module = found[0]
+    path, module = found[0]
     family = next(family for family in FAMILIES if family.matches(module))
-    return family.build(module, root)
+    root = path if family.maps_to_logits(module) else _network_around(model, path)
+    return ComponentMap(family.build(module, path), root)
+
+
+def _network_around(model: nn.Module, path: str) -> str:
+    """Return the path of the network that a stack of layers is a part of: the outermost below the trained module."""
+    names = path.split(".") if path else []
+    for depth in range(len(names)):
+        outer = ".".join(names[:depth])
+        module = model.get_submodule(outer)
+        if not hasattr(module, "training_step") and _has_forward(module):
+            return outer
+    # Nothing lies between it and a LightningModule, whose forward is then the network, if it has one.
+    return "" if _has_forward(model) else path
+
+
+def _has_forward(module: nn.Module) -> bool:
+    owner = next(cls for cls in type(module).__mro__ if "forward" in vars(cls) or cls is nn.Module)
+    return owner.__module__.split(".")[0] not in ("lightning", "pytorch_lightning") and owner is not nn.Module
