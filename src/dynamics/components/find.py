@@ -12,8 +12,8 @@ FAMILIES = (decoder,)
 """One adapter module per model family.
 
 ``NAME``: what is looked for, for messages. ``matches(module)``: whether a module is of the family.
-``build(module, path)``: its components, with paths that start at the model. ``maps_to_logits(module)``: whether calling it
-with ``input_ids`` gives logits, rather than hidden states from which a head of the user's goes on.
+``build(module, path)``: its components, with paths that start at the model. ``maps_to_logits(module)``: whether calling
+it with ``input_ids`` gives logits, rather than hidden states from which a head of the user's goes on.
 """
 
 
