@@ -30,12 +30,16 @@ class Site:
         point: ``"input"``: z is in the module's first argument; ``"output"``: in what it returns.
         start: First index of z in the last dimension.
         stop: End of z in the last dimension (exclusive); ``None``: to the end.
+        positions_first: ``True`` if the tensor there is ``(positions, examples, width)``, as with
+            ``batch_first=False``, rather than ``(examples, positions, width)``. The input of the ``out_proj`` of an
+            ``nn.MultiheadAttention`` never is: it is turned for the hooks.
     """
 
     module: str
     point: Literal["input", "output"]
     start: int = 0
     stop: int | None = None
+    positions_first: bool = False
 
 
 @dataclass(frozen=True)
