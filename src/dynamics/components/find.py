@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from dynamics.components import decoder, torch_stack
+from dynamics.components import decoder, litgpt, torch_stack, transformer_lens
 from dynamics.components.base import ComponentMap
 from dynamics.errors import ComponentError
 
-FAMILIES = (decoder, torch_stack)
+FAMILIES = (decoder, torch_stack, transformer_lens, litgpt)
 """One adapter module per model family.
 
 ``NAME``: what is looked for, for messages. ``matches(module)``: whether a module is of the family.
