@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from dynamics.components.base import Component, Site, WeightSlice
+from dynamics.components import slices
+from dynamics.components.base import Component
+from dynamics.components.slices import HOW_TO, check_heads, check_outputs, projection
 from dynamics.errors import ComponentError
 
 NAME = "litgpt's GPT"
@@ -38,45 +40,36 @@ def build(module: Any, path: str) -> list[Component]:
     return components
 
 
-def _weight(module: nn.Module, path: str, name: str) -> str:
-    projection = getattr(module, name)
-    # LoRA keeps the matrix one level down.
-    inner = ".linear" if isinstance(getattr(projection, "linear", None), nn.Linear) else ""
-    return f"{path}.{name}{inner}.weight"
-
-
 def _heads(attention: nn.Module, path: str, layer: int, config: Any) -> list[Component]:
     if not hasattr(attention, "qkv") or not hasattr(attention, "proj"):
-        raise _unknown(attention, path, "attention with a fused qkv and a proj")
+        raise _unknown(attention, path, "attention with qkv and proj")
     width, n_heads, groups = config.head_size, config.n_head, config.n_query_groups
-    qkv, proj = _weight(attention, path, "qkv"), _weight(attention, path, "proj")
+    qkv, proj = projection(attention, path, "qkv"), projection(attention, path, "proj")
+    check_heads(proj, n_heads, width)
+    check_outputs(qkv, (n_heads + 2 * groups) * width, f"{n_heads} queries, {groups} keys and values of {width}")
+
+    def rows(index: int) -> tuple[int, int]:
+        return index * width, (index + 1) * width
+
     heads = []
     for head in range(n_heads):
-        start, stop = head * width, (head + 1) * width
         # The rows of all queries come first, then of all keys, then of all values; neighbours share the last two.
         shared = head * groups // n_heads
-        query, key, value = (
-            WeightSlice(qkv, 0, row * width, (row + 1) * width)
-            for row in (head, n_heads + shared, n_heads + groups + shared)
-        )
-        output = WeightSlice(proj, 1, start, stop)
-        site = Site(f"{path}.proj", "input", start, stop)
-        heads.append(Component(layer, "head", head, site, (value, output), (query, key, value, output)))
+        query, key, value = (qkv.outputs(*rows(index)) for index in (head, n_heads + shared, n_heads + groups + shared))
+        heads.append(slices.head(layer, head, width, proj, query, key, value))
     return heads
 
 
 def _mlp(mlp: nn.Module, path: str, layer: int) -> Component:
-    inputs = [name for name in ("fc", "fc_1", "fc_2") if hasattr(mlp, name)]
-    if inputs not in (["fc"], ["fc_1", "fc_2"]) or not hasattr(mlp, "proj"):
-        raise _unknown(mlp, path, "an MLP with fc, or fc_1 and fc_2, and a proj")
-    out = WeightSlice(_weight(mlp, path, "proj"))
-    into = tuple(WeightSlice(_weight(mlp, path, name)) for name in inputs)
-    return Component(layer, "mlp", None, Site(path, "output"), (out,), (*into, out))
+    into = tuple(name for name in ("fc", "fc_1", "fc_2") if hasattr(mlp, name))
+    if into not in (("fc",), ("fc_1", "fc_2")) or not hasattr(mlp, "proj"):
+        raise _unknown(mlp, path, "an MLP with fc, or fc_1 and fc_2, and proj")
+    return slices.mlp(layer, path, mlp, into, "proj")
 
 
 def _unknown(module: nn.Module, path: str, wanted: str) -> ComponentError:
     parts = ", ".join(f"{name} ({type(part).__name__})" for name, part in module.named_children())
     return ComponentError(
-        f"{path!r} ({type(module).__name__}) of litgpt's GPT is of a kind that is not known: looked for {wanted}; it "
-        f"holds {parts}. Pass a ComponentMap of your own (see docs/how-to/component-map.md)."
+        f"{path!r} ({type(module).__name__}) of litgpt's GPT was expected to be {wanted}; its submodules are {parts}. "
+        f"For another kind of block, {HOW_TO}."
     )

@@ -1,4 +1,4 @@
-"""Components of PyTorch's own layers: `nn.TransformerEncoder`, `nn.TransformerDecoder`, and both in `nn.Transformer`."""
+"""Components of PyTorch's own layers: nn.TransformerEncoder, nn.TransformerDecoder, both in nn.Transformer."""
 
 from __future__ import annotations
 
@@ -85,7 +85,5 @@ def _heads(attention: nn.MultiheadAttention, path: str, layer: int, first: int) 
         output = WeightSlice(f"{path}.out_proj.weight", 1, start, stop)
         # Hooks there always see (examples, positions, width): see measurements/multihead.py.
         site = Site(f"{path}.out_proj", "input", start, stop)
-        heads.append(
-            Component(layer, "head", first + head, site, (value, output), (query, key, value, output))
-        )
+        heads.append(Component(layer, "head", first + head, site, (value, output), (query, key, value, output)))
     return heads

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from dynamics.components.base import Component, Site, WeightSlice
+from dynamics.components.base import Component, Site
+from dynamics.components.slices import HOW_TO, Projection, check_outputs, projection
 from dynamics.errors import ComponentError
 
 NAME = "TransformerLens's TransformerBridge"
@@ -48,70 +48,42 @@ def build(module: Any, path: str) -> list[Component]:
     return components
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """A projection's weight: its path, its numbers of inputs and outputs, and the dimension that holds the outputs."""
-
-    path: str
-    inputs: int
-    outputs: int
-    out_dim: int
-
-    def rows(self, start: int = 0, stop: int | None = None) -> WeightSlice:
-        """Return the weights into some outputs."""
-        return WeightSlice(self.path, self.out_dim, start, stop)
-
-    def columns(self, start: int, stop: int) -> WeightSlice:
-        """Return the weights out of some inputs."""
-        return WeightSlice(self.path, 1 - self.out_dim, start, stop)
-
-
-def _matrix(part: nn.Module, path: str, name: str) -> _Matrix | None:
-    projection = part._modules.get(name)
-    inner = None if projection is None else projection._modules.get("_original_component")
-    weight = None if inner is None else inner._parameters.get("weight")
-    if weight is None or weight.ndim != 2:
-        return None
-    # nn.Linear stores (out, in); GPT-2's Conv1D stores (in, out).
-    out_dim = 1 if any(cls.__name__ == "Conv1D" for cls in type(inner).__mro__) else 0
-    return _Matrix(f"{path}.{name}._original_component.weight", weight.shape[1 - out_dim], weight.shape[out_dim], out_dim)
+def _projections(part: nn.Module, path: str, *names: str) -> list[Projection]:
+    bridges = [part._modules.get(name) for name in names]
+    if any(bridge is None or "_original_component" not in bridge._modules for bridge in bridges):
+        parts = ", ".join(f"{name} ({type(child).__name__})" for name, child in part.named_children())
+        raise ComponentError(
+            f"{path!r} ({type(part).__name__}) of the TransformerBridge was expected to have linear maps "
+            f"{', '.join(names)}; its submodules are {parts}. For another kind of block, {HOW_TO}."
+        )
+    return [
+        projection(bridge, f"{path}.{name}", "_original_component")
+        for name, bridge in zip(names, bridges, strict=True)
+        if bridge is not None
+    ]
 
 
 def _heads(attention: nn.Module, path: str, layer: int, n_heads: int) -> list[Component]:
-    query, key, value, output = (_matrix(attention, path, name) for name in ("q", "k", "v", "o"))
-    if query is None or key is None or value is None or output is None:
-        raise _unknown(attention, path, "linear maps q, k, v and o")
-    width = output.inputs // n_heads
-    groups = key.outputs // width
-    fits = (query.outputs, key.outputs, value.outputs) == (n_heads * width, groups * width, groups * width)
-    if not fits or n_heads * width != output.inputs or n_heads % groups:
-        raise _unknown(attention, path, f"queries of {n_heads} heads, and keys and values for groups of them")
+    query, key, value, output = _projections(attention, path, "q", "k", "v", "o")
+    width = output.n_in // n_heads
+    groups = key.n_out // width
+    check_outputs(query, output.n_in, f"{n_heads} heads of {width}")
+    check_outputs(key, groups * width, f"{groups} heads of {width}")
+    check_outputs(value, groups * width, f"{groups} heads of {width}")
     heads = []
     for head in range(n_heads):
         start, stop = head * width, (head + 1) * width
         # Query heads that are neighbours share a key and value head.
         first = head * groups // n_heads * width
-        shared = key.rows(first, first + width), value.rows(first, first + width)
-        mixed = output.columns(start, stop)
+        rows = query.outputs(start, stop), key.outputs(first, first + width), value.outputs(first, first + width)
+        columns = output.inputs(start, stop)
         # z passes this point whether the heads are projected together or, with use_attn_result, one by one.
         site = Site(f"{path}.o.hook_in", "output", start, stop)
-        heads.append(
-            Component(layer, "head", head, site, (shared[1], mixed), (query.rows(start, stop), *shared, mixed))
-        )
+        heads.append(Component(layer, "head", head, site, (rows[2], columns), (*rows, columns)))
     return heads
 
 
 def _mlp(mlp: nn.Module, path: str, layer: int) -> Component:
-    into, gate, out = (_matrix(mlp, path, name) for name in ("in", "gate", "out"))
-    if into is None or out is None or (gate is None and "gate" in mlp._modules) or hasattr(mlp, "experts"):
-        raise _unknown(mlp, path, "linear maps in and out, and perhaps gate")
-    inputs = (into.rows(),) if gate is None else (gate.rows(), into.rows())
-    return Component(layer, "mlp", None, Site(path, "output"), (out.rows(),), (*inputs, out.rows()))
-
-
-def _unknown(module: nn.Module, path: str, wanted: str) -> ComponentError:
-    parts = ", ".join(f"{name} ({type(part).__name__})" for name, part in module._modules.items() if part is not None)
-    return ComponentError(
-        f"{path!r} ({type(module).__name__}) of the TransformerBridge is of a kind that is not known: looked for "
-        f"{wanted}; it holds {parts}. Pass a ComponentMap of your own (see docs/how-to/component-map.md)."
-    )
+    names = ("gate", "in", "out") if "gate" in mlp._modules else ("in", "out")
+    *into, out = (matrix.outputs() for matrix in _projections(mlp, path, *names))
+    return Component(layer, "mlp", None, Site(path, "output"), (out,), (*into, out))

@@ -87,7 +87,7 @@ class _TwoSteps(TorchFunctionMode):
                 self._running.append((projection, tuple(query.shape[:-1])))
                 try:
                     with self:
-                        return body(func)(*args, **kwargs)  # type: ignore[arg-type]
+                        return body(func)(*args, **kwargs)
                 finally:
                     self._running.pop()
         if self._running and func is F.linear and args[1] is self._running[-1][0].weight:
