@@ -83,7 +83,7 @@ def _heads(attention: nn.MultiheadAttention, path: str, layer: int, first: int) 
         else:
             query, key, value = (WeightSlice(f"{path}.{name}_proj_weight", 0, start, stop) for name in "qkv")
         output = WeightSlice(f"{path}.out_proj.weight", 1, start, stop)
-        # Hooks there always see (examples, positions, width): see measurements/multihead.py.
+        # PyTorch does not call this module, so measurements/multihead.py lets it.
         site = Site(f"{path}.out_proj", "input", start, stop)
         heads.append(Component(layer, "head", first + head, site, (value, output), (query, key, value, output)))
     return heads

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dynamics.components import Component, Site
 from dynamics.errors import MeasurementError
-from dynamics.measurements.multihead import output_projections_called, without_fast_path
+from dynamics.measurements.multihead import is_output_projection, output_projections_called, without_fast_path
 
 
 @contextmanager
@@ -85,10 +85,11 @@ def _first(value: Any, site: Site) -> Tensor:
 def _hook(model: nn.Module, site: Site, function: Any) -> torch.utils.hooks.RemovableHandle:
     """Register ``function(tensor) -> tensor`` on the tensor of a site."""
     module = model.get_submodule(site.module)
+    positions_first = site.positions_first or is_output_projection(model, site.module)
 
     def change(value: Any) -> Tensor:
         tensor = _first(value, site)
-        if site.positions_first and tensor.ndim == 3:
+        if positions_first and tensor.ndim == 3:
             return function(tensor.transpose(0, 1)).transpose(0, 1)
         return function(tensor)
 

@@ -43,17 +43,18 @@ def without_fast_path() -> Iterator[None]:
 
 @contextmanager
 def output_projections_called(model: nn.Module, paths: Iterable[str]) -> Iterator[None]:
-    """Let ``nn.MultiheadAttention`` call its ``out_proj`` as a module, on ``(examples, positions, width)``.
+    """Let ``nn.MultiheadAttention`` call its ``out_proj`` as a module, on ``(positions, examples, width)``.
 
     PyTorch's function takes the projection's weight and applies it without calling the module, so hooks there would
     never fire. Inside, the function runs as it is up to that projection; then the module is called. The numbers do not
-    change, parameters keep their gradients, and inputs with positions first are turned around the call.
+    change by a bit, and parameters keep their gradients. Whatever ``batch_first`` says, positions come first there, as
+    in PyTorch's function.
 
     Args:
         model: The model.
         paths: Modules at which hooks are to fire; those that are no such projection need nothing.
     """
-    projections = [model.get_submodule(path) for path in paths if _is_output_projection(model, path)]
+    projections = [model.get_submodule(path) for path in paths if is_output_projection(model, path)]
     if not projections:
         yield
         return
@@ -61,7 +62,8 @@ def output_projections_called(model: nn.Module, paths: Iterable[str]) -> Iterato
         yield
 
 
-def _is_output_projection(model: nn.Module, path: str) -> bool:
+def is_output_projection(model: nn.Module, path: str) -> bool:
+    """Say whether a path names the ``out_proj`` of an ``nn.MultiheadAttention``."""
     parent, _, name = path.rpartition(".")
     return name == "out_proj" and isinstance(model.get_submodule(parent), nn.MultiheadAttention)
 
@@ -92,11 +94,8 @@ class _TwoSteps(TorchFunctionMode):
                     self._running.pop()
         if self._running and func is F.linear and args[1] is self._running[-1][0].weight:
             projection, positions = self._running[-1]
-            # The function has them (positions, examples), flat.
-            z: Tensor = args[0].unflatten(0, positions)
-            if z.ndim == 2:  # a single example
-                return projection(z)
-            return projection(z.transpose(0, 1)).transpose(0, 1).flatten(0, 1)
+            # Flat and in PyTorch's order, so that the very same product runs: (positions, examples), or one example.
+            return projection(args[0].unflatten(0, positions)).flatten(0, -2)
         return func(*args, **kwargs)
 
     def _projection(self, weight: Tensor) -> nn.Module | None:
