@@ -30,17 +30,23 @@ def test_a_transformer_under_two_names_is_one():
     assert find_components(nn.ModuleDict({"a": inner, "b": inner})).root == "a"
 
 
+LOOKED_FOR = (
+    "dynamics.model.Transformer, nn.TransformerEncoder and nn.TransformerDecoder, TransformerLens's TransformerBridge, "
+    "litgpt's GPT"
+)
+
+
 def test_a_model_without_a_known_transformer_is_an_error():
     with pytest.raises(ComponentError) as caught:
         find_components(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
     assert str(caught.value) == (
-        "no known transformer in Sequential: looked for dynamics.model.Transformer; its submodules are 0 (Linear), "
+        f"no known transformer in Sequential: looked for {LOOKED_FOR}; its submodules are 0 (Linear), "
         "1 (ReLU). For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
     )
     with pytest.raises(ComponentError) as caught:
         find_components(nn.ReLU())
     assert str(caught.value) == (
-        "no known transformer in ReLU: looked for dynamics.model.Transformer; its submodules are none. "
+        f"no known transformer in ReLU: looked for {LOOKED_FOR}; its submodules are none. "
         "For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
     )
 

@@ -6,6 +6,8 @@ import lightning as L
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import checkpoint
 
 from dynamics import find_components, take_snapshot
 from dynamics.components import Component, ComponentMap, Site, WeightSlice
@@ -188,20 +190,81 @@ def test_a_stack_of_other_layers_is_not_known():
         find_components(stack)
 
 
-def _wrapped():
-    yield torch.compile(network("encoder"), backend="eager"), "_orig_mod"
-    yield nn.DataParallel(network("encoder")), "module"
-    in_place = network("encoder")
-    in_place.compile(backend="eager")
-    yield in_place, ""
+ATTENTION = "layers.0.self_attn.out_proj"
 
 
-def test_wrapped_models_are_found_and_measured_alike():
-    expected = take_snapshot(network("encoder"), probe())
-    for model, path in _wrapped():
+def compiled(module):
+    return torch.compile(module, backend="eager")
+
+
+def layers_wrapped(wrap):
+    model = network("encoder")
+    for index, layer in enumerate(model.stack.layers):
+        model.stack.layers[index] = wrap(layer)
+    return model
+
+
+def in_place():
+    model = network("encoder")
+    model.compile(backend="eager")
+    return model
+
+
+class Checkpointed(Network):
+    """Recomputes every layer in the backward pass."""
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
+        for layer in self.stack.layers:
+            x = checkpoint(layer, x, mask, use_reentrant=False)
+        return self.unembed(self.stack.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("build", "root", "path"),
+    [
+        (lambda: compiled(network("encoder")), "_orig_mod", f"_orig_mod.stack.{ATTENTION}"),
+        (lambda: Lit(compiled(network("encoder"))), "inner._orig_mod", f"inner._orig_mod.stack.{ATTENTION}"),
+        (lambda: nn.DataParallel(network("encoder")), "module", f"module.stack.{ATTENTION}"),
+        (in_place, "", f"stack.{ATTENTION}"),
+        (lambda: layers_wrapped(compiled), "", f"stack.{ATTENTION}"),
+        (lambda: layers_wrapped(checkpoint_wrapper), "", f"stack.{ATTENTION}"),
+        (lambda: randomised(Checkpointed("encoder")), "", f"stack.{ATTENTION}"),
+    ],
+)
+def test_wrapped_models_are_found_and_measured_alike(build, root, path):
+    model = build()
+    components = find_components(model)
+    assert (components.root, components[0].site.module) == (root, path)
+    same(take_snapshot(model, probe()), take_snapshot(network("encoder"), probe()))
+
+
+def test_a_model_spread_over_processes_is_found_and_measured_alike(tmp_path):
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(network("encoder"))
         components = find_components(model)
-        assert components[0].site.module == ".".join(filter(None, (path, "stack.layers.0.self_attn.out_proj")))
-        same(take_snapshot(model, probe()), expected)
+        assert (components.root, components[0].site.module) == ("module", f"module.stack.{ATTENTION}")
+        same(take_snapshot(model, probe()), take_snapshot(network("encoder"), probe()))
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_measuring_compiles_nothing():
+    compilations = []
+
+    def backend(graph, inputs):
+        compilations.append(graph)
+        return graph.forward
+
+    model = layers_wrapped(lambda layer: torch.compile(layer, backend=backend))
+    model(torch.zeros(2, 4, dtype=torch.long))
+    before = len(compilations)
+    assert before
+    take_snapshot(model, probe())
+    assert len(compilations) == before
 
 
 # --- a user's own block ----------------------------------------------------------------------------------------------

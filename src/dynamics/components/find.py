@@ -6,6 +6,7 @@ from torch import nn
 
 from dynamics.components import decoder, litgpt, torch_stack, transformer_lens
 from dynamics.components.base import ComponentMap
+from dynamics.components.wrappers import is_wrapper
 from dynamics.errors import ComponentError
 
 FAMILIES = (decoder, torch_stack, transformer_lens, litgpt)
@@ -62,10 +63,10 @@ def _network_around(model: nn.Module, path: str) -> str:
     for depth in range(len(names)):
         outer = ".".join(names[:depth])
         module = model.get_submodule(outer)
-        if not hasattr(module, "training_step") and _has_forward(module):
+        if not hasattr(module, "training_step") and not is_wrapper(module) and _has_forward(module):
             return outer
     # Nothing lies between it and a LightningModule, whose forward is then the network, if it has one.
-    return "" if _has_forward(model) else path
+    return "" if _has_forward(model) and not is_wrapper(model) else path
 
 
 def _has_forward(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch import nn
 from dynamics.components import slices
 from dynamics.components.base import Component
 from dynamics.components.slices import HOW_TO, check_heads, check_outputs, projection
+from dynamics.components.wrappers import unwrapped
 from dynamics.errors import ComponentError
 
 NAME = "litgpt's GPT"
@@ -33,7 +34,7 @@ def build(module: Any, path: str) -> list[Component]:
     """
     prefix = f"{path}." if path else ""
     components: list[Component] = []
-    for layer, block in enumerate(module.transformer.h):
+    for layer, block in enumerate(map(unwrapped, module.transformer.h)):
         where = f"{prefix}transformer.h.{layer}"
         components += _heads(block.attn, f"{where}.attn", layer, module.config)
         components.append(_mlp(block.mlp, f"{where}.mlp", layer))

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from torch import nn
 
 from dynamics.components.base import Component, Site, WeightSlice
+from dynamics.components.wrappers import unwrapped
 
-NAME = "nn.TransformerEncoder, nn.TransformerDecoder"
+NAME = "nn.TransformerEncoder and nn.TransformerDecoder"
 
 Stack = nn.TransformerEncoder | nn.TransformerDecoder | nn.Transformer
 
@@ -16,8 +17,10 @@ Stack = nn.TransformerEncoder | nn.TransformerDecoder | nn.Transformer
 def matches(module: nn.Module) -> bool:
     """Say whether ``module`` is a stack of `nn.TransformerEncoderLayer` or `nn.TransformerDecoderLayer`."""
     if isinstance(module, nn.Transformer):
-        return matches(module.encoder) and matches(module.decoder)
-    return isinstance(module, (nn.TransformerEncoder, nn.TransformerDecoder)) and all(map(_is_layer, module.layers))
+        return matches(unwrapped(module.encoder)) and matches(unwrapped(module.decoder))
+    return isinstance(module, (nn.TransformerEncoder, nn.TransformerDecoder)) and all(
+        _is_layer(unwrapped(layer)) for layer in module.layers
+    )
 
 
 def _is_layer(layer: nn.Module) -> bool:
@@ -41,10 +44,12 @@ def build(module: Stack, path: str) -> list[Component]:
     """
     prefix = f"{path}." if path else ""
     if isinstance(module, nn.Transformer):
-        stacks = [(f"{prefix}encoder.", module.encoder), (f"{prefix}decoder.", module.decoder)]
+        stacks = [(f"{prefix}{name}.", unwrapped(getattr(module, name))) for name in ("encoder", "decoder")]
     else:
         stacks = [(prefix, module)]
-    layers = [(f"{inner}layers.{i}", layer) for inner, stack in stacks for i, layer in enumerate(stack.layers)]
+    layers = [
+        (f"{inner}layers.{i}", unwrapped(layer)) for inner, stack in stacks for i, layer in enumerate(stack.layers)
+    ]
     components: list[Component] = []
     for index, (block, layer) in enumerate(layers):
         components += _layer(layer, block, index)

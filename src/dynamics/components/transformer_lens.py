@@ -8,6 +8,7 @@ from torch import nn
 
 from dynamics.components.base import Component, Site
 from dynamics.components.slices import HOW_TO, Projection, check_outputs, projection
+from dynamics.components.wrappers import unwrapped
 from dynamics.errors import ComponentError
 
 NAME = "TransformerLens's TransformerBridge"
@@ -39,7 +40,7 @@ def build(module: Any, path: str) -> list[Component]:
     """
     prefix = f"{path}." if path else ""
     components: list[Component] = []
-    for layer, block in enumerate(module.blocks):
+    for layer, block in enumerate(map(unwrapped, module.blocks)):
         where = f"{prefix}blocks.{layer}"
         if "attn" in block._modules:
             components += _heads(block.attn, f"{where}.attn", layer, module.cfg.n_heads)

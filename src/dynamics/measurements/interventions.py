@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dynamics.components import Component, Site
 from dynamics.errors import MeasurementError
 from dynamics.measurements.multihead import is_output_projection, output_projections_called, without_fast_path
+from dynamics.measurements.uncompiled import uncompiled
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def held_still(model: nn.Module) -> Iterator[None]:
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     rng = torch.random.fork_rng(devices=devices)
-    with rng, torch.inference_mode(False), torch.enable_grad(), without_fast_path():
+    with rng, torch.inference_mode(False), torch.enable_grad(), without_fast_path(), uncompiled():
         try:
             model.eval()
             for module, _ in compiled:
