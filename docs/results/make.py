@@ -12,13 +12,15 @@ from pathlib import Path
 import pandas as pd
 
 from dynamics import open_run
-from dynamics.analysis import accuracy_table, gap_table, rho_table
+from dynamics.analysis import accuracy_table, agreement_table, gap_table, rho_table
 from dynamics.plot import draw_run
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
+SCORES = ("exact_match", "loss")
 TASKS = {"sort": "sorting", "reverse": "reversal"}
+MEASURES = {"gradient_norm": "G", "|gradient|": "attribution patching", "|ig|": "integrated gradients", "|gim|": "GIM"}
 WINDOW = (0.20, 0.75)
 """OOD accuracies within which the paper compares G with C."""
 
@@ -35,20 +37,49 @@ def read(name: str) -> None:
         steps.round(6).to_csv(HERE / f"{name}_steps.csv")
         roles = gap_table(run)[["step", "component", "gradient", "causal", "delta", "role"]]
         roles.round(6).to_csv(HERE / f"{name}_roles.csv", index=False)
+        by_score = [agreement_table(run, score=score) for score in SCORES]
+        agreement = pd.concat(by_score)[["step", "score", "measure", "rho"]]
+        agreement.round(6).to_csv(HERE / f"{name}_agreement.csv", index=False)
     draw_run(path, HERE / f"{name}.svg")
+
+
+def inside_window(name: str) -> pd.DataFrame:
+    """Return the snapshots of a run whose OOD accuracy lies in the window."""
+    steps = pd.read_csv(HERE / f"{name}_steps.csv")
+    inside = steps[steps["ood_exact_match"].between(*WINDOW)]
+    if inside.empty:
+        raise SystemExit(f"{name}: no snapshot has an OOD exact match between {WINDOW[0]:.0%} and {WINDOW[1]:.0%}")
+    return inside
+
+
+def spread(values: pd.Series) -> str:
+    """Return the median, and the least and the most, of a column of rho."""
+    low, middle, high = values.quantile([0, 0.5, 1])
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def agreement(name: str) -> str:
+    """Return the lines of a task in the table of scores: rho with C, and at how many snapshots it is above that of G."""
+    table = pd.read_csv(HERE / f"{name}_agreement.csv")
+    table = table[table["step"].isin(inside_window(name)["step"])]
+    rho = table.pivot(index=["score", "step"], columns="measure", values="rho")
+    lines = []
+    for measure, title in MEASURES.items():
+        cells = []
+        for score in SCORES:
+            of_score = rho.loc[score]
+            above = int((of_score[measure] > of_score["gradient_norm"]).sum())
+            cells.append(spread(of_score[measure]))
+            cells.append("" if measure == "gradient_norm" else f"{above} of {len(of_score)}")
+        lines.append(f"| {TASKS[name]} | {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def finding(name: str) -> str:
     """Return one line of the README's table, from the tables beside this file."""
     steps = pd.read_csv(HERE / f"{name}_steps.csv")
     roles = pd.read_csv(HERE / f"{name}_roles.csv")
-    inside = steps[steps["ood_exact_match"].between(*WINDOW)]
-    if inside.empty:
-        raise SystemExit(f"{name}: no snapshot has an OOD exact match between {WINDOW[0]:.0%} and {WINDOW[1]:.0%}")
-
-    def spread(column: str, form: str = ".2f") -> str:
-        low, middle, high = inside[column].quantile([0, 0.5, 1])
-        return f"{middle:{form}} ({low:{form}} to {high:{form}})"
+    inside = inside_window(name)
 
     def usual(role: str) -> str:
         during = roles[roles["step"].isin(inside["step"]) & (roles["role"] == role)]
@@ -59,7 +90,7 @@ def finding(name: str) -> str:
     first, last = inside["step"].min(), inside["step"].max()
     return (
         f"| {TASKS[name]} | {len(inside)} of the {steps['step'].between(first, last).sum()} from {first} to {last} | "
-        f"{spread('rho')} | {spread('rho_loss')} | {inside['heroes'].mean():.1f} / {inside['bloats'].mean():.1f} | "
+        f"{spread(inside['rho'])} | {spread(inside['rho_loss'])} | {inside['heroes'].mean():.1f} / {inside['bloats'].mean():.1f} | "
         f"{usual('hero')} | {usual('bloat')} |"
     )
 

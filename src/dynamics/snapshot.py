@@ -17,6 +17,7 @@ from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.base import Subject
 from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
+from dynamics.measurements.integrated_gradients import STEPS, check_steps
 from dynamics.measurements.interventions import held_still
 from dynamics.measurements.scorer import Scorer
 from dynamics.probe import Probe
@@ -111,6 +112,7 @@ def take_snapshot(
     weights: Weights = "value_out",
     methods: str | Iterable[str] = METHODS,
     progress: Progress | None = None,
+    ig_steps: int = STEPS,
 ) -> Snapshot:
     """Measure every component of a model on a probe, and leave the model as it was.
 
@@ -126,8 +128,9 @@ def take_snapshot(
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
         rules: Backward rules of the attribution method ``gim``; default: all of them, with temperature 2.
         weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
-        methods: Attribution methods, out of ``"gradient"`` and ``"gim"``.
+        methods: Attribution methods, out of ``"gradient"``, ``"gim"`` and ``"ig"`` (integrated gradients).
         progress: Called as ``progress(done, total)`` after each scored batch.
+        ig_steps: Points at which ``ig`` takes a gradient, each a forward and a backward pass.
 
     Returns:
         The snapshot: ``loss`` and ``exact_match`` ``(example,)``, ``weight_norm`` ``(component,)``, ``gradient_norm``
@@ -158,7 +161,15 @@ def take_snapshot(
             progress(done, total)
 
     network = components.network(model) if probe.custom_objective is None else model
-    subject = Subject(Scorer(model, network, probe, tick), components, baselines, methods, weights, rules or GIMRules())
+    subject = Subject(
+        Scorer(model, network, probe, tick),
+        components,
+        baselines,
+        methods,
+        weights,
+        rules or GIMRules(),
+        check_steps(ig_steps),
+    )
     total = sum(measurement.passes(subject) for measurement in chosen)
     arrays: dict[str, np.ndarray] = {}
     with held_still(model):

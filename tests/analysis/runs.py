@@ -34,9 +34,10 @@ def components(layers: int, heads: int, prefix: str = "") -> Components:
     )
 
 
-def random_arrays(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
-    """One snapshot's arrays, in the types that measurements have."""
-    return {
+def random_arrays(rng: np.random.Generator, n: int, methods: int = 0) -> dict[str, np.ndarray]:
+    """One snapshot's arrays, in the types that measurements have; attributions by so many methods."""
+    attribution = {"attribution": rng.normal(0.0, 1.0, (methods, n, N_EXAMPLES)).astype(np.float32)} if methods else {}
+    return attribution | {
         "loss": rng.gamma(2.0, 1.0, N_EXAMPLES).astype(np.float32),
         "exact_match": rng.random(N_EXAMPLES) < 0.7,
         "gradient_norm": rng.gamma(2.0, 0.01, (n, N_BATCHES)).astype(np.float32),
@@ -45,12 +46,12 @@ def random_arrays(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
     }
 
 
-def write_run(path, steps, rows, listed, metrics=(), metadata=None, finished=True):
+def write_run(path, steps, rows, listed, metrics=(), metadata=None, finished=True, methods=("gradient",)):
     """Write a run of the given snapshots and of ``metrics``, pairs of a step and named values."""
 
     def snapshot(arrays):
         sizes = (N_EXAMPLES - 2 * (N_BATCHES - 1), *[2] * (N_BATCHES - 1))
-        return Snapshot(arrays, SPECS, listed, BASELINES, ("gradient",), sizes)
+        return Snapshot(arrays, SPECS, listed, BASELINES, methods, sizes)
 
     example = rows[0] if rows else random_arrays(np.random.default_rng(0), len(listed))
     writer = create_run(path, snapshot(example), metadata or {})
@@ -62,10 +63,11 @@ def write_run(path, steps, rows, listed, metrics=(), metadata=None, finished=Tru
     return path
 
 
-def random_run(path, n_steps=4, layers=2, heads=2, seed=0, every=10, prefix="", **options):
+def random_run(path, n_steps=4, layers=2, heads=2, seed=0, every=10, prefix="", methods=(), **options):
     """Write a run of random snapshots, and return the arrays of each."""
     listed = components(layers, heads, prefix)
     rng = np.random.default_rng(seed)
-    rows = [random_arrays(rng, len(listed)) for _ in range(n_steps)]
+    rows = [random_arrays(rng, len(listed), len(methods)) for _ in range(n_steps)]
+    options |= {"methods": methods} if methods else {}
     write_run(path, [every * row for row in range(n_steps)], rows, listed, **options)
     return rows

@@ -372,6 +372,7 @@ def test_a_subset_of_measurements_and_all_weights(tmp_path):
             "measurements": ["clean", "weight_norm", "gradient_norm"],
             "weights": "all",
             "rules": {"temperature": 2.0, "freeze_norm": True, "split_products": True},
+            "ig_steps": 8,
         }
 
 
@@ -485,7 +486,7 @@ def test_a_layer_called_probe_is_not_asked(tmp_path):
 def test_names_are_checked_when_the_callback_is_made():
     for options, message in (
         ({"weights": "some"}, "weights must be 'value_out' or 'all'; got 'some'."),
-        ({"methods": "shap"}, "methods must be among gradient, gim; got 'shap'."),
+        ({"methods": "shap"}, "methods must be among gradient, gim, ig; got 'shap'."),
         ({"baselines": ["median"]}, "baselines must be among mean, zero; got 'median'."),
     ):
         with pytest.raises(DynamicsError) as error:

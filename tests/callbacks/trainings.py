@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,7 @@ def small_trainer(folder: Path, callbacks: list[L.Callback], **options: Any) -> 
 
 def tracked(folder: Path, module: L.LightningModule | None = None, data: Any = None, **options: Any):
     """Train with a tracker; options named as its parameters go to it, the others to the trainer."""
-    tracker_names = {
-        "path", "probe", "schedule", "measurements", "train_gradients", "weights", "baselines", "overwrite",
-        "log_metrics", "components", "metadata", "rules", "methods",
-    }  # fmt: skip
-    own = {name: options.pop(name) for name in tracker_names & set(options)}
+    own = {name: options.pop(name) for name in signature(GapTrackerCallback).parameters.keys() & set(options)}
     tracker = GapTrackerCallback(**{"path": folder / "run.h5", "schedule": 2, "train_gradients": 1, **own})
     trainer = small_trainer(folder, [tracker, *options.pop("callbacks", [])], **options)
     module = small_module() if module is None else module

@@ -11,9 +11,9 @@ from torch import nn
 from dynamics import find_components, take_snapshot
 from dynamics.components import Site, WeightSlice
 from dynamics.errors import ComponentError
-from tests.components.checks import InDouble, every_measurement_equals, probe, same
+from tests.components.agreement import agree, same
+from tests.components.checks import InDouble, probe
 from tests.measurements.gim_models import randomised
-from tests.oracles import gim
 from tests.oracles.litgpt import gpt
 
 litgpt = pytest.importorskip("litgpt", reason="needs litgpt, in an environment of its own: make test-litgpt")
@@ -70,8 +70,7 @@ def model_of(kind="llama", **changes):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_measurement_equals_the_oracles(kind):
     model = model_of(kind)
-    oracles = (gpt(model.state_dict(), model.config, rules) for rules in (gim.OFF, gim.Rules()))
-    every_measurement_equals(model, probe(), *oracles)
+    agree(model, probe(), lambda rules: gpt(model.state_dict(), model.config, rules))
 
 
 def test_components_of_grouped_queries():

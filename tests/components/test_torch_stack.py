@@ -12,9 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from dynamics import find_components, take_snapshot
 from dynamics.components import Component, ComponentMap, Site, WeightSlice
 from dynamics.errors import ComponentError
-from tests.components.checks import every_measurement_equals, probe, same
+from tests.components.agreement import agree, equal, same
+from tests.components.checks import probe
 from tests.measurements.gim_models import randomised
-from tests.oracles import gim
+from tests.oracles import gim, measurements
 from tests.oracles.torch_stack import StackOracle
 
 WIDTH, HEADS, HIDDEN, VOCABULARY = 6, 2, 5, 7
@@ -101,8 +102,15 @@ def oracle(model, norm_first, activation, rules=gim.OFF):
 )
 def test_every_measurement_equals_the_oracles(kind, norm_first, activation, options):
     model = network(kind, norm_first=norm_first, activation=activation, **options)
-    oracles = (oracle(model, norm_first, activation, rules) for rules in (gim.OFF, gim.Rules()))
-    every_measurement_equals(model, probe(), *oracles)
+    agree(model, probe(), lambda rules: oracle(model, norm_first, activation, rules))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_integrated_gradients_equal_the_oracles(kind):
+    model, examples = network(kind, norm_first=True, activation="gelu"), probe(sizes=((2, 3),))
+    snapshot = take_snapshot(model, examples, measurements="attribution", methods="ig", ig_steps=24)
+    expected = measurements.integrated_gradients(oracle(model, True, "gelu"), examples.batches, points=81)
+    equal(snapshot["attribution"][0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_heads_of_the_cross_attention_are_numbered_after_those_of_the_self_attention():
@@ -252,6 +260,7 @@ def test_a_model_spread_over_processes_is_found_and_measured_alike(tmp_path):
         distributed.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns of itself
 def test_measuring_compiles_nothing():
     compilations = []
 
@@ -313,5 +322,4 @@ def own_map():
 
 def test_a_component_map_by_hand_for_a_block_with_multihead_attention():
     model = randomised(Own())
-    oracles = (oracle(model, True, "relu", rules) for rules in (gim.OFF, gim.Rules()))
-    every_measurement_equals(model, probe(), *oracles, components=own_map())
+    agree(model, probe(), lambda rules: oracle(model, True, "relu", rules), components=own_map())

@@ -8,9 +8,10 @@ from torch import nn
 from dynamics import find_components, take_snapshot
 from dynamics.components import Site, WeightSlice
 from dynamics.errors import ComponentError
-from tests.components.checks import InDouble, every_measurement_equals, probe, same
+from tests.components.agreement import agree, same
+from tests.components.checks import InDouble, probe
 from tests.measurements.gim_models import randomised
-from tests.oracles import gim, hugging_face
+from tests.oracles import hugging_face
 from tests.oracles.transformer_lens import native
 
 NEEDS = "needs transformer-lens and transformers (pip install 'gap-dynamics[families]')"
@@ -82,8 +83,7 @@ def state_of(bridge):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_native_bridge_equals_the_oracles(kind):
     bridge = booted(**KINDS[kind])
-    oracles = (native(state_of(bridge), bridge.cfg, rules) for rules in (gim.OFF, gim.Rules()))
-    every_measurement_equals(bridge, probe(), *oracles)
+    agree(bridge, probe(), lambda rules: native(state_of(bridge), bridge.cfg, rules))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -91,8 +91,7 @@ def test_a_bridge_around_a_hugging_face_model_equals_the_oracles(family):
     model = hugging(family)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     cut = getattr(hugging_face, family)
-    oracles = (cut(state, model.config, rules) for rules in (gim.OFF, gim.Rules()))
-    every_measurement_equals(around(model), probe(), *oracles)
+    agree(around(model), probe(), lambda rules: cut(state, model.config, rules))
 
 
 def test_components_have_the_names_of_the_bridge():

@@ -9,7 +9,7 @@ from tests.strategies import decoder, probe
 def test_every_measurement_scores_as_many_batches_as_it_announces():
     seen = []
     snapshot = take_snapshot(decoder(), probe(decoder()), progress=lambda done, total: seen.append((done, total)))
-    total = 2 + 2 + 2 * 2 + 2 * 6 * 2
+    total = 2 + 2 + (1 + 1 + 8) * 2 + 2 * 6 * 2
     assert seen == [(done, total) for done in range(1, total + 1)]
     assert len(snapshot) == 7
 

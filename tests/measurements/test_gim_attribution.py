@@ -73,14 +73,14 @@ def test_methods_are_chosen_by_name_and_keep_their_order(methods):
     assert tuple(found) == (("gim",) if methods == "gim" else tuple(dict.fromkeys(methods)))
     for method, values in found.items():
         np.testing.assert_array_equal(values, expected[method])
-    assert METHODS == ("gradient", "gim")
+    assert METHODS == ("gradient", "gim", "ig")
 
 
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        (("ig",), "methods must be among gradient, gim; got 'ig'."),
-        ((), "attribution needs a method, out of gradient, gim; got none."),
+        (("shap",), "methods must be among gradient, gim, ig; got 'shap'."),
+        ((), "attribution needs a method, out of gradient, gim, ig; got none."),
     ],
 )
 def test_methods_that_do_not_exist_are_an_error(methods, message):
@@ -116,8 +116,10 @@ def test_a_model_without_anything_to_correct_is_an_error_unless_gim_is_left_out(
     assert take_snapshot(Linear(), probe, components, methods="gradient").methods == ("gradient",)
 
 
-def test_a_snapshot_counts_the_passes_of_both_methods():
+def test_a_snapshot_counts_the_passes_of_every_method():
     model, probe = scene()
     seen = []
-    take_snapshot(model, probe, measurements="attribution", progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (6, 6)
+    take_snapshot(
+        model, probe, measurements="attribution", ig_steps=3, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1] == (2 + 2 + 2 + 3 * 2,) * 2

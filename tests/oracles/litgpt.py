@@ -1,6 +1,6 @@
 """Cuts litgpt's `GPT` into the parts of a `FamilyOracle`; only numbers and names are read from its ``config``."""
 
-from tests.oracles import gim
+import tests.oracles.gim as gim
 from tests.oracles.families import ACTIVATIONS, FamilyOracle, layer_norm, rms_norm
 
 

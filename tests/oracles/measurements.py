@@ -1,6 +1,8 @@
 """Slow references for every measurement, on top of a `DecoderOracle`; one example at a time."""
 
+import numpy as np
 import torch
+from scipy.integrate import simpson
 
 from tests.oracles.decoder import log_softmax
 
@@ -124,6 +126,25 @@ def attributions_by_differences(oracle, batches, step=1e-5):
             row.append((below - above) / (2 * step))
         rows.append(torch.stack(row))
     return torch.stack(rows).numpy()
+
+
+def gated_slopes(oracle, ids, labels, means, gate):
+    """Return d log p / d s_i of one example by component, where s pulls outputs to their means and every s_i = gate."""
+    gates = {label: torch.tensor(gate, dtype=torch.float64, requires_grad=True) for label in oracle.labels}
+    pulled = {label: lambda z, label=label: means[label] + gates[label] * (z - means[label]) for label in oracle.labels}
+    loss, _ = score(oracle, ids, labels, pulled)
+    return np.array(torch.autograd.grad(-loss, list(gates.values())))
+
+
+def integrated_gradients(oracle, batches, points=41):
+    """Return the integral of `gated_slopes` over the gate from 0 to 1 by component and example, by Simpson's rule."""
+    means = mean_outputs(oracle, batches)
+    way = np.linspace(0, 1, points)
+    columns = [
+        simpson([gated_slopes(oracle, ids, labels, means, float(gate)) for gate in way], x=way, axis=0)
+        for ids, labels in examples(batches)
+    ]
+    return np.stack(columns, axis=1)
 
 
 def weight_norms(oracle, weights):

@@ -5,7 +5,7 @@ The interface is that of `DecoderOracle`. With ``rules`` the backward pass follo
 
 import torch
 
-from tests.oracles import gim
+import tests.oracles.gim as gim
 from tests.oracles.families import ACTIVATIONS
 
 NAMES = ("query", "key", "value")

@@ -3,7 +3,7 @@
 ``state`` maps the bridge's names, without ``_original_component``, to parameters; ``config`` is the bridge's.
 """
 
-from tests.oracles import gim
+import tests.oracles.gim as gim
 from tests.oracles.families import ACTIVATIONS, FamilyOracle, layer_norm, rms_norm
 
 

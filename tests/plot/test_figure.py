@@ -8,7 +8,7 @@ import pytest
 from dynamics import open_run
 from dynamics.errors import AnalysisError
 from dynamics.plot import draw_run, figure, read_tables
-from dynamics.plot.palette import BLOAT, GREEN, HERO, INK, PURPLE
+from dynamics.plot.palette import BLOAT, GREEN, HERO, INK, OCHRE, PURPLE, ROSE
 from tests.analysis.runs import components, random_arrays, random_run, write_run
 from tests.plot.pages import Page
 
@@ -145,15 +145,16 @@ def test_a_large_run_draws(tmp_path):
     assert draw_run(tmp_path / "run.h5", tmp_path / "a.png").stat().st_size > 100_000
 
 
-@pytest.mark.parametrize("panels", [("accuracy", "roles"), ("rho",), ("layers", "accuracy")])
+@pytest.mark.parametrize("panels", [("accuracy", "roles"), ("rho",), ("layers", "accuracy"), ("agreement", "rho")])
 def test_some_panels_alone(tmp_path, panels):
     titles = {
         "accuracy": "Accuracy",
         "rho": "Do gradients rank components as ablation does?",
+        "agreement": "Do attributions find what ablation finds? (C by accuracy)",
         "roles": "Roles, with C by accuracy",
         "layers": "Heroes and bloats in each layer",
     }
-    random_run(tmp_path / "run.h5", n_steps=3)
+    random_run(tmp_path / "run.h5", n_steps=3, methods=("gradient", "gim"))
     svg = draw_run(tmp_path / "run.h5", tmp_path / "a.svg", panels=panels).read_text()
     for name, title in titles.items():
         assert (f">{title}</text>" in svg) == (name in panels)
@@ -161,9 +162,31 @@ def test_some_panels_alone(tmp_path, panels):
     assert svg.count(">optimizer step</text>") == 1
 
 
+@pytest.mark.parametrize("score", ["exact_match", "loss"])
+def test_attributions_and_gradient_magnitude_lie_in_one_panel(tmp_path, score):
+    random_run(tmp_path / "run.h5", n_steps=3, layers=3, methods=("gradient", "gim", "ig"))
+    path = draw_run(tmp_path / "run.h5", tmp_path / "a.json", score=score, panels=("agreement",))
+    drawn = json.loads(path.read_text())["datasets"]["agreement"]
+    assert len(drawn) == 2 * 4 * 3
+    assert {row["measure"] for row in drawn} == {"gradient_norm", "|gradient|", "|gim|", "|ig|"}
+    svg = draw_run(tmp_path / "run.h5", tmp_path / "a.svg", score=score, panels=("agreement",)).read_text()
+    # Each label once: those of the other score are not drawn.
+    for label, colour in (("G", INK), ("|GIM|", GREEN), ("|attr. patching|", OCHRE), ("|integrated gr.|", ROSE)):
+        assert svg.count(f">{label}</text>") == 1
+        assert len(re.findall(f'<path [^>]*stroke="{colour}"', svg)) == 1
+
+
+def test_a_panel_that_a_run_has_nothing_for_is_left_out(tmp_path):
+    random_run(tmp_path / "run.h5", n_steps=2)
+    assert "Do attributions find" not in draw_run(tmp_path / "run.h5", tmp_path / "a.svg").read_text()
+    with pytest.raises(AnalysisError) as error:
+        figure(tables(tmp_path / "run.h5"), panels=("agreement",))
+    assert str(error.value) == "the run has nothing to draw for agreement; choose other panels."
+
+
 def test_no_panel_and_an_unknown_one(tmp_path):
     random_run(tmp_path / "run.h5", n_steps=2)
     for panels, got in (((), "none"), (("roles", "colours"), "roles, colours")):
         with pytest.raises(AnalysisError) as error:
             figure(tables(tmp_path / "run.h5"), panels=panels)
-        assert str(error.value) == f"the panels must be some of accuracy, rho, roles, layers; got {got}."
+        assert str(error.value) == f"the panels must be some of accuracy, rho, agreement, roles, layers; got {got}."

@@ -1,6 +1,7 @@
 """What the recorded arrays say about gradients and causes: pure functions, free of torch."""
 
 from dynamics.analysis.accuracy import accuracy_table, thin
+from dynamics.analysis.agreement import agreement_table, recorded_measures
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.rank_gap import RankGap, rank_gap
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
@@ -12,6 +13,7 @@ __all__ = [
     "RankGap",
     "Timeline",
     "accuracy_table",
+    "agreement_table",
     "causal_importance",
     "chance_share",
     "classify_roles",
@@ -21,6 +23,7 @@ __all__ = [
     "layer_table",
     "rank_gap",
     "read_timeline",
+    "recorded_measures",
     "rho_table",
     "thin",
 ]

@@ -33,7 +33,7 @@ class RankGap:
     reason: str | None
 
 
-def rank_gap(gradient: ArrayLike, causal: ArrayLike) -> RankGap:
+def rank_gap(gradient: ArrayLike, causal: ArrayLike, name: str = "gradient magnitude") -> RankGap:
     """Return ``Delta_i = rank(G_i) - rank(C_i)`` and ``rho = Spearman(G, C)``.
 
     Ranks ascend from 1 and ties share their mean rank, so Delta sums to 0. From "Hidden Heroes and Gradient Bloats"
@@ -42,6 +42,7 @@ def rank_gap(gradient: ArrayLike, causal: ArrayLike) -> RankGap:
     Args:
         gradient: Gradient magnitude of each component, ``(component,)``.
         causal: Causal importance of each component, ``(component,)``.
+        name: What ``gradient`` is called in a reason, if it is another score than gradient magnitude.
 
     Returns:
         The gap. If one side is constant, rho is NaN and ``reason`` says why; Delta is then still defined. If a value
@@ -57,20 +58,20 @@ def rank_gap(gradient: ArrayLike, causal: ArrayLike) -> RankGap:
         )
     if len(g) < 2:
         raise AnalysisError(f"ranks can be compared from 2 components on; got {len(g)}.")
-    sides = {"gradient magnitude": g, "causal importance": c}
+    sides = {name: g, "causal importance": c}
     if not np.isfinite([g, c]).all():
         unknown = np.full(len(g), np.nan)
         reason = "; ".join(
-            f"{int((~np.isfinite(values)).sum())} of {len(values)} values of {name} are not finite"
-            for name, values in sides.items()
+            f"{int((~np.isfinite(values)).sum())} of {len(values)} values of {side} are not finite"
+            for side, values in sides.items()
             if not np.isfinite(values).all()
         )
         return RankGap(np.nan, np.nan, unknown, unknown, unknown, reason)
     rank_gradient, rank_causal = rankdata(g), rankdata(c)
     delta = rank_gradient - rank_causal
-    constant = [name for name, values in sides.items() if (values == values[0]).all()]
+    constant = [side for side, values in sides.items() if (values == values[0]).all()]
     if constant:
-        reason = "; ".join(f"{name} is the same for all components ({sides[name][0]:g})" for name in constant)
+        reason = "; ".join(f"{side} is the same for all components ({sides[side][0]:g})" for side in constant)
         return RankGap(np.nan, np.nan, delta, rank_gradient, rank_causal, reason)
     result = spearmanr(g, c)
     return RankGap(float(result.statistic), float(result.pvalue), delta, rank_gradient, rank_causal, None)

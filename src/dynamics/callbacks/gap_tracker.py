@@ -27,6 +27,7 @@ from dynamics.measurements.ablation import BASELINES
 from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.gradient_norm import training_gradient_norm
+from dynamics.measurements.integrated_gradients import STEPS, check_steps
 from dynamics.probe import Probe
 from dynamics.schedules import Schedule
 from dynamics.snapshot import Snapshot, select_baselines, select_measurements, select_methods, take_snapshot
@@ -59,8 +60,9 @@ class GapTrackerCallback(L.Callback):
         log_metrics: Send rho and the role counts to the trainer's loggers and progress bar, as ``gap/…``.
         components: The components; default: what `find_components` finds in the module.
         metadata: Anything that JSON can hold, to be kept in the file's metadata.
-        methods: Attribution methods, out of ``"gradient"`` and ``"gim"``. GIM refuses a model in which one of its rules
-            finds nothing to act on, such as one without norms: switch the rule off, or leave the method out.
+        methods: Attribution methods, out of ``"gradient"``, ``"gim"`` and ``"ig"``. GIM refuses a model in which one of
+            its rules finds nothing to act on, such as one without norms: switch the rule off, or leave the method out.
+        ig_steps: Points at which ``ig`` (integrated gradients) takes a gradient.
 
     Raises:
         RunFileError: At the start of training, if the file exists or its folder cannot be written.
@@ -84,6 +86,7 @@ class GapTrackerCallback(L.Callback):
         components: ComponentMap | None = None,
         metadata: Mapping[str, Any] | None = None,
         methods: str | Sequence[str] = METHODS,
+        ig_steps: int = STEPS,
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
@@ -92,6 +95,7 @@ class GapTrackerCallback(L.Callback):
         self.measurements, self.weights = select_measurements(measurements), check_weights(weights)
         self.baselines, self.methods = select_baselines(baselines), select_methods(methods)
         self.rules = GIMRules() if rules is None else rules
+        self.ig_steps = check_steps(ig_steps)
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
@@ -140,6 +144,7 @@ class GapTrackerCallback(L.Callback):
                 "measurements": list(self.measurements),
                 "weights": self.weights,
                 "rules": vars(self.rules),
+                "ig_steps": self.ig_steps,
             },
             **self.metadata,
         }
@@ -234,6 +239,7 @@ class GapTrackerCallback(L.Callback):
                 progress=progress,
                 rules=self.rules,
                 methods=self.methods,
+                ig_steps=self.ig_steps,
             )
         self._measuring = False
         return snapshot

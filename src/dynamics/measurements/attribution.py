@@ -15,8 +15,8 @@ from dynamics.measurements.gim import GIMRules, gim_backward
 from dynamics.measurements.interventions import reading
 from dynamics.measurements.scorer import Scorer
 
-METHODS = ("gradient", "gim")
-"""Attribution methods: by the ordinary gradient (attribution patching), and by the gradient under the rules of GIM."""
+METHODS = ("gradient", "gim", "ig")
+"""Attribution methods: the gradient (attribution patching), the gradient under GIM's rules, integrated gradients."""
 
 
 def attribution(

@@ -27,6 +27,7 @@ class Subject:
         methods: Attribution methods.
         weights: Which weights count as a component's own.
         rules: Backward rules of the attribution method ``gim``.
+        ig_steps: Points at which the attribution method ``ig`` takes a gradient.
     """
 
     score: Scorer
@@ -35,6 +36,7 @@ class Subject:
     methods: tuple[str, ...]
     weights: Weights
     rules: GIMRules
+    ig_steps: int
 
     @property
     def model(self) -> nn.Module:

@@ -12,6 +12,7 @@ from dynamics.measurements.ablation import ablation
 from dynamics.measurements.attribution import attribution
 from dynamics.measurements.base import Measurement, Subject
 from dynamics.measurements.gradient_norm import gradient_norm
+from dynamics.measurements.integrated_gradients import integrated_gradients
 from dynamics.measurements.weight_norm import weight_norm
 
 
@@ -25,11 +26,17 @@ def _ablation(subject: Subject) -> Mapping[str, Tensor]:
 
 
 def _attribution(subject: Subject) -> Mapping[str, Tensor]:
-    rules = {"gradient": None, "gim": subject.rules}
-    rows = [
-        attribution(subject.score, subject.components, subject.clean.means, rules[method]) for method in subject.methods
-    ]
-    return {"attribution": torch.stack(rows)}
+    given = subject.score, subject.components, subject.clean.means
+    methods = {
+        "gradient": lambda: attribution(*given),
+        "gim": lambda: attribution(*given, subject.rules),
+        "ig": lambda: integrated_gradients(*given, subject.ig_steps),
+    }
+    return {"attribution": torch.stack([methods[method]() for method in subject.methods])}
+
+
+def _attribution_passes(subject: Subject) -> int:
+    return sum(subject.ig_steps if method == "ig" else 1 for method in subject.methods) * _batches(subject)
 
 
 CLEAN = Measurement(
@@ -72,11 +79,11 @@ MEASUREMENTS: dict[str, Measurement] = {
                     "attribution",
                     ("method", "component", "example"),
                     "nat",
-                    "(z - mean) . d log p / d z, summed over positions; positive: supports the answer",
+                    "contribution to log p by the method, against the mean output; positive: supports the answer",
                 ),
             ),
             _attribution,
-            lambda subject: len(subject.methods) * _batches(subject),
+            _attribution_passes,
         ),
         Measurement(
             "ablation",

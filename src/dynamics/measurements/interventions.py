@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,8 +161,44 @@ def reading(model: nn.Module, components: Sequence[Component], gradients: bool =
 
 
 @contextmanager
-def replaced(model: nn.Module, components: Sequence[Component], values: Sequence[Tensor]) -> Iterator[None]:
-    """Replace the outputs of components in the forward passes that run inside the context.
+def changed(
+    model: nn.Module, components: Sequence[Component], changes: Sequence[Callable[[Tensor], Tensor]]
+) -> Iterator[None]:
+    """Change the outputs of components in the forward passes that run inside the context.
+
+    Args:
+        model: The model.
+        components: The components to change, together.
+        changes: What makes of each one's ``z``, ``(examples, positions, width)``, what takes its place; the result is
+            broadcast against ``z``.
+
+    Raises:
+        MeasurementError: If a module was never called, so that nothing was changed.
+    """
+    called: set[Site] = set()
+
+    def change(site: Site, function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+        called.add(site)
+        result = tensor.clone()
+        place = slice(site.start, site.stop)
+        result[..., place] = function(tensor[..., place])
+        return result
+
+    with ExitStack() as stack:
+        stack.enter_context(output_projections_called(model, (component.site.module for component in components)))
+        for component, function in zip(components, changes, strict=True):
+            site = component.site
+            stack.callback(_hook(model, site, lambda t, s=site, f=function: change(s, f, t)).remove)
+        yield
+    for component in components:
+        if component.site not in called:
+            raise _never_called(component.site)
+
+
+def replaced(
+    model: nn.Module, components: Sequence[Component], values: Sequence[Tensor]
+) -> AbstractContextManager[None]:
+    """Replace the outputs of components by constants in the forward passes that run inside the context.
 
     Args:
         model: The model.
@@ -172,23 +208,11 @@ def replaced(model: nn.Module, components: Sequence[Component], values: Sequence
     Raises:
         MeasurementError: If a module was never called, so that nothing was replaced.
     """
-    called: set[Site] = set()
 
-    def replace(site: Site, value: Tensor, tensor: Tensor) -> Tensor:
-        called.add(site)
-        changed = tensor.clone()
-        changed[..., site.start : site.stop] = value.to(tensor)
-        return changed
+    def constant(value: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda z: value.to(z)
 
-    with ExitStack() as stack:
-        stack.enter_context(output_projections_called(model, (component.site.module for component in components)))
-        for component, value in zip(components, values, strict=True):
-            site = component.site
-            stack.callback(_hook(model, site, lambda t, s=site, v=value: replace(s, v, t)).remove)
-        yield
-    for component in components:
-        if component.site not in called:
-            raise _never_called(component.site)
+    return changed(model, components, [constant(value) for value in values])
 
 
 def _never_called(site: Site) -> MeasurementError:

@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from dynamics.errors import MeasurementError
 from dynamics.measurements.composite import body
 
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
 _lock = threading.Lock()
 _users = 0
 _before = True
@@ -92,6 +94,10 @@ class _TwoSteps(TorchFunctionMode):
                         return body(func)(*args, **kwargs)
                 finally:
                     self._running.pop()
+        if func in _BACKWARD:
+            # The mode stays on: activation checkpointing runs forward passes in here.
+            with self:
+                return body(func)(*args, **kwargs)
         if self._running and func is F.linear and args[1] is self._running[-1][0].weight:
             projection, positions = self._running[-1]
             # Flat and in PyTorch's order, so that the very same product runs: (positions, examples), or one example.

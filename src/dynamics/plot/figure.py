@@ -10,6 +10,7 @@ import altair as alt
 from dynamics.analysis.importance import check_score
 from dynamics.errors import AnalysisError
 from dynamics.plot.accuracy_panel import accuracy_panel
+from dynamics.plot.agreement_panel import agreement_panel
 from dynamics.plot.axes import Data, Panel, StepAxis
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
@@ -22,13 +23,14 @@ EXPLANATION = (
     ("Gradient Bloats", "(orange) have large gradients but matter little."),
 )
 SCALES = ("linear", "symlog")
-PANELS: dict[str, Callable[[Tables, StepAxis], Panel]] = {
+PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, axis),
     "rho": lambda tables, axis: rho_panel(tables.rho, axis),
+    "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),
 }
-"""The panels by name, from top to bottom."""
+"""The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
 
 
 def figure(
@@ -50,7 +52,7 @@ def figure(
         title: Put the run's name and facts above; a page that shows them itself does not need that.
 
     Raises:
-        AnalysisError: If the score, the step axis or a panel is unknown, or there is no panel.
+        AnalysisError: If the score, the step axis or a panel is unknown, or there is nothing to draw.
     """
     check_score(score)
     if x not in SCALES:
@@ -61,10 +63,16 @@ def figure(
     choice = alt.param(
         name=ROLES_BY,
         value=score,
-        bind=alt.binding_select(options=["exact_match", "loss"], labels=["accuracy", "loss"], name="Roles with C by "),
+        bind=alt.binding_select(options=["exact_match", "loss"], labels=["accuracy", "loss"], name="C by "),
     )
-    chosen = [build for name, build in PANELS.items() if name in panels]
-    drawn = [build(tables, axis) for build in chosen[:-1]] + [chosen[-1](tables, axis.lowest())]
+    chosen = {name: build for name, build in PANELS.items() if name in panels}
+    filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
+    if not filled:
+        raise AnalysisError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
+    # Only the lowest one names the steps.
+    lowest = list(filled)[-1]
+    drawn = [panel for name, panel in filled.items() if name != lowest]
+    drawn += [panel for panel in [chosen[lowest](tables, axis.lowest())] if panel is not None]
     chart = (
         alt.vconcat(*(chart for chart, _ in drawn), spacing=34)
         .add_params(choice)

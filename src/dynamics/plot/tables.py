@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dynamics.analysis import SCORES, accuracy_table, read_timeline, thin
+from dynamics.analysis import SCORES, accuracy_table, agreement_table, read_timeline, thin
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
 
@@ -20,6 +20,7 @@ class Tables:
         facts: What to know about the run, by name.
         accuracy: ``step, series, accuracy, averaged``.
         rho: ``step, score, rho, p_value, reason, heroes, bloats, chance, threshold``, both scores below each other.
+        agreement: ``step, score, measure, rho, p_value, reason``, both scores below each other.
         cells: One row per snapshot and component: ``step, component, layer, kind, head, gradient, rank_gradient``, and
             ``causal, rank_causal, delta, role`` for each score, as ``delta_loss``.
         layers: One row per snapshot and layer: ``step, layer, components, chance``, and ``heroes, bloats`` for each
@@ -30,6 +31,7 @@ class Tables:
     facts: tuple[Fact, ...]
     accuracy: pd.DataFrame
     rho: pd.DataFrame
+    agreement: pd.DataFrame
     cells: pd.DataFrame
     layers: pd.DataFrame
 
@@ -52,6 +54,7 @@ def read_tables(run: Run, baseline: str = "mean", threshold: float | None = None
         facts(run, timelines[SCORES[0]]),
         thin(accuracy_table(run)),
         pd.concat([timeline.rho_table() for timeline in timelines.values()], ignore_index=True),
+        pd.concat([agreement_table(run, baseline, score) for score in SCORES], ignore_index=True),
         _side_by_side(
             {score: timeline.gap_table() for score, timeline in timelines.items()},
             ["causal", "rank_causal", "delta", "role"],

@@ -1,0 +1,86 @@
+"""Panel: which score ranks components as ablation does, gradient magnitude or an attribution."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from dynamics.plot.axes import Panel, StepAxis, named, rows
+from dynamics.plot.marks import labels, number, point_size, rules, spread, tooltip
+from dynamics.plot.palette import FAINT, GREEN, INK, OCHRE, ROSE, WIDTH
+from dynamics.plot.roles_panel import ROLES_BY
+
+HEIGHT = 165
+MEASURES = {
+    "gradient_norm": ("G", INK),
+    "|gradient|": ("|attr. patching|", OCHRE),
+    "|ig|": ("|integrated gr.|", ROSE),
+    "|gim|": ("|GIM|", GREEN),
+}
+"""What is drawn: gradient magnitude, and attributions without their sign, since G has none."""
+
+
+def agreement_panel(agreement: pd.DataFrame, axis: StepAxis) -> Panel | None:
+    """Draw rho of every measure with C, for the score that is chosen; where it is undefined the line has a gap."""
+    drawn = agreement[agreement["measure"].isin(MEASURES)]
+    style = {name: look for name, look in MEASURES.items() if name in set(drawn["measure"])}
+    if len(style) < 2:
+        # A run without attributions: another panel shows G.
+        return None
+    base = (
+        named("agreement")
+        .transform_filter(f"datum.score === {ROLES_BY}")
+        .encode(
+            x=axis.x(),
+            y=alt.Y(
+                "rho:Q",
+                scale=alt.Scale(domain=[-1, 1]),
+                axis=alt.Axis(
+                    title="Spearman ρ with C",
+                    values=[-1, -0.5, 0, 0.5, 1],
+                    labelExpr="datum.value === 0 ? '0' : format(datum.value, '+.1~f')",
+                ),
+            ),
+            color=alt.Color(
+                "measure:N",
+                legend=None,
+                scale=alt.Scale(domain=list(style), range=[colour for _, colour in style.values()]),
+            ),
+        )
+    )
+    names = {measure: name for measure, (name, _) in style.items()}
+    hint = tooltip(
+        f"{names}[datum.measure]",
+        {"step": "format(datum.step, ',d')", "ρ": number("rho"), "p": number("p_value")},
+    )
+    size = point_size(drawn["step"].nunique(), 18)
+    ends = [
+        {"text": names[measure], "y": y, "colour": style[measure][1], "score": score}
+        for score, table in drawn.groupby("score")
+        for measure, y in _ends(table, names).items()
+    ]
+    chart = alt.layer(
+        rules(HEIGHT, [HEIGHT / 2], color=FAINT).encode(y=alt.YDatum(0)),
+        base.mark_line(strokeWidth=1.8),
+        base.mark_point(filled=True, size=size, opacity=1, tooltip=hint),
+        labels(ends, fontSize=11.5).transform_filter(f"datum.score === {ROLES_BY}"),
+    ).properties(
+        width=WIDTH,
+        height=HEIGHT,
+        title=alt.Title(
+            text=alt.ExprRef(
+                f"'Do attributions find what ablation finds? (C by ' + ({ROLES_BY} === 'loss' ? 'loss)' : 'accuracy)')"
+            ),
+            subtitle="Rank correlation with causal importance C of gradient magnitude G and of the size of each "
+            "attribution; gap: undefined.",
+        ),
+    )
+    return chart, {"agreement": rows(drawn)}
+
+
+def _ends(table: pd.DataFrame, names: dict[str, str]) -> dict[str, float]:
+    """Return where the labels of the lines go: at each one's last value, apart from each other."""
+    last = table.dropna(subset="rho").groupby("measure", sort=False)["rho"].last()
+    measures = [measure for measure in names if measure in last.index]
+    wanted = [HEIGHT * (1 - last[measure]) / 2 for measure in measures]
+    return dict(zip(measures, spread(wanted, 13, HEIGHT), strict=True))
