@@ -39,7 +39,7 @@ def no_norm(x, rules):
 
 
 def turn(x, width, theta):
-    """Rotate the first ``width`` entries of each row, ``x[j]`` with ``x[j + width / 2]``, by an angle for each position."""
+    """Rotate the first ``width`` entries of each row, ``x[j]`` with ``x[j + width / 2]``, by position and pair."""
     pairs = width // 2
     angle = torch.tensor([[t / theta ** (2 * j / width) for j in range(pairs)] for t in range(len(x))])
     angle = angle.to(x)
