@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from tests.oracles import gim
+import tests.oracles.gim as gim
 
 
 def silu(x):

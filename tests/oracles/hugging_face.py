@@ -3,7 +3,7 @@
 ``config`` is the model's; only numbers and names are read from it.
 """
 
-from tests.oracles import gim
+import tests.oracles.gim as gim
 from tests.oracles.families import ACTIVATIONS, FamilyOracle, layer_norm, rms_norm
 
 
