@@ -14,8 +14,9 @@ import dynamics
 from dynamics import Probe, find_components, take_snapshot
 from dynamics.errors import ComponentError, ProbeError
 from dynamics.measurements.interventions import reading
+from tests.components.agreement import agree, equal, same
 from tests.measurements.gim_models import randomised
-from tests.oracles import gim, hugging_face, measurements
+from tests.oracles import hugging_face
 
 tf = pytest.importorskip("transformers", reason="needs transformers (pip install 'gap-dynamics[families]')")
 
@@ -96,7 +97,7 @@ def model_of(family, attention="sdpa", **changes):
     return randomised(built)
 
 
-def oracle_of(family, model, rules=gim.OFF):
+def oracle_of(family, model, rules):
     return CUT.get(family, hugging_face.llama)(model.state_dict(), model.config, rules)
 
 
@@ -110,44 +111,11 @@ def probe(seed=0):
     return Probe(batches)
 
 
-def equal(left, right, rtol=1e-8, atol=1e-11):
-    np.testing.assert_allclose(left, right, rtol=rtol, atol=atol)
-
-
-def same(left, right, rtol=1e-8, atol=1e-11):
-    """Compare all that two snapshots hold."""
-    assert left.components.labels == right.components.labels
-    assert set(left) == set(right)
-    for name in left:
-        equal(left[name], right[name], rtol, atol)
-
-
 @double
 @pytest.mark.parametrize("family", CASES)
 def test_every_measurement_equals_the_oracles(family):
-    model, examples = model_of(family), probe()
-    oracle, batches = oracle_of(family, model), examples.batches
-    with torch.no_grad():
-        for ids, _ in measurements.examples(batches):
-            torch.testing.assert_close(model(ids[None]).logits[0], oracle.run(ids)[0], rtol=1e-10, atol=1e-10)
-    snapshot = take_snapshot(model, examples)
-    assert snapshot.components.labels == tuple(oracle.labels)
-    loss, match = measurements.scores(oracle, batches)
-    equal(snapshot["loss"], loss)
-    assert snapshot["exact_match"].tolist() == match
-    for weights in ("value_out", "all"):
-        found = take_snapshot(model, examples, measurements=("gradient_norm", "weight_norm"), weights=weights)
-        equal(found["gradient_norm"], measurements.gradient_norms(oracle, batches, weights))
-        equal(found["weight_norm"], measurements.weight_norms(oracle, weights))
-    for b, baseline in enumerate(snapshot.baselines):
-        for i, label in enumerate(oracle.labels):
-            loss, match = measurements.ablated_scores(oracle, batches, baseline, [label])
-            equal(snapshot["ablation_loss"][b, i], loss)
-            assert snapshot["ablation_exact_match"][b, i].tolist() == match
-    by_method = dict(zip(snapshot.methods, snapshot["attribution"], strict=True))
-    equal(by_method["gradient"], measurements.attributions(oracle, batches))
-    equal(by_method["gim"], measurements.attributions(oracle_of(family, model, gim.Rules()), batches))
-    assert not np.allclose(by_method["gim"], by_method["gradient"])
+    model = model_of(family)
+    agree(model, probe(), lambda rules: oracle_of(family, model, rules))
 
 
 @double
