@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
 
 import dynamics
-from dynamics import Probe, find_components, take_snapshot
+from dynamics import GapTrackerCallback, Probe, Schedule, find_components, open_run, take_snapshot
 from dynamics.errors import ComponentError, ProbeError
 from dynamics.measurements.interventions import reading
 from tests.components.agreement import agree, equal, same
@@ -162,6 +163,32 @@ def test_inside_a_lightning_module_in_training(family):
     found = take_snapshot(module, probe())
     same(found, expected, rtol=1e-12, atol=1e-13)
     assert all(m.training for m in module.modules())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma3"])
+def test_training_is_the_same_with_the_callback_and_without(family, tmp_path):
+    def trained(callbacks):
+        torch.manual_seed(0)
+        # GPT-2 has dropout, so its training draws random numbers.
+        module = Mine(model_of(family).float()).train()
+        module.configure_optimizers = lambda: torch.optim.AdamW(module.parameters(), lr=1e-2)
+        L.Trainer(
+            max_steps=3,
+            accelerator="cpu",
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).fit(module, DataLoader([{"input_ids": row} for row in torch.randint(13, (12, 5))], batch_size=4))
+        return module.state_dict()
+
+    tracker = GapTrackerCallback(tmp_path / "run.h5", probe=probe(), schedule=Schedule.every(1))
+    tracked, alone = trained([tracker]), trained([])
+    assert all(torch.equal(tracked[name], alone[name]) for name in alone)
+    with open_run(tmp_path / "run.h5") as run:
+        assert run.steps.tolist() == [0, 1, 2, 3]
+        assert np.isfinite(run["attribution"]).all()
 
 
 PATHS = {
@@ -330,6 +357,18 @@ def test_a_mixture_of_experts_is_refused():
     assert refused(tf.MixtralForCausalLM(config)) == (
         "layer 0: model.layers.0.mlp (MixtralSparseMoeBlock) has no down_proj of its own, as a mixture of experts has "
         f"not; its submodules are gate (MixtralTopKRouter), experts (MixtralExperts). To say what to measure, {HOW_TO}"
+    )
+
+
+def test_a_layer_whose_mlp_has_another_name_is_refused():
+    model = model_of("llama")
+    layer = model.model.layers[1]
+    layer.block_sparse_moe = layer.mlp
+    del layer.mlp
+    assert refused(model) == (
+        "layer 1: model.layers.1 (LlamaDecoderLayer) has no down_proj of its own, as a mixture of experts has not; its "
+        "submodules are self_attn (LlamaAttention), input_layernorm (LlamaRMSNorm), post_attention_layernorm "
+        f"(LlamaRMSNorm), block_sparse_moe (LlamaMLP). To say what to measure, {HOW_TO}"
     )
 
 

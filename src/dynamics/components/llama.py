@@ -58,14 +58,14 @@ def build(module: nn.Module, path: str) -> list[Component]:
             rows, shared_rows = ((i * width, (i + 1) * width) for i in (index, group))
             parts = query.outputs(*rows), key.outputs(*shared_rows), value.outputs(*shared_rows)
             components.append(head(layer, index, width, output, *parts))
-        if not isinstance(getattr(block.mlp, "down_proj", None), nn.Module):
+        sublayer, name = (block.mlp, "mlp") if hasattr(block, "mlp") else (block, "")
+        if not isinstance(getattr(sublayer, "down_proj", None), nn.Module):
+            children = ", ".join(f"{child} ({type(m).__name__})" for child, m in sublayer.named_children()) or "none"
             raise ComponentError(
-                f"layer {layer}: {at}.mlp ({type(block.mlp).__name__}) has no down_proj of its own, as a mixture of "
-                "experts has not; its submodules are "
-                f"{', '.join(f'{n} ({type(m).__name__})' for n, m in block.mlp.named_children()) or 'none'}. To say "
-                f"what to measure, {HOW_TO}."
+                f"layer {layer}: {join(at, name)} ({type(sublayer).__name__}) has no down_proj of its own, as a mixture "
+                f"of experts has not; its submodules are {children}. To say what to measure, {HOW_TO}."
             )
-        components.append(mlp(layer, f"{at}.mlp", block.mlp, ("gate_proj", "up_proj"), "down_proj"))
+        components.append(mlp(layer, f"{at}.mlp", sublayer, ("gate_proj", "up_proj"), "down_proj"))
     return components
 
 
