@@ -62,8 +62,8 @@ def build(module: nn.Module, path: str) -> list[Component]:
         if not isinstance(getattr(sublayer, "down_proj", None), nn.Module):
             children = ", ".join(f"{child} ({type(m).__name__})" for child, m in sublayer.named_children()) or "none"
             raise ComponentError(
-                f"layer {layer}: {join(at, name)} ({type(sublayer).__name__}) has no down_proj of its own, as a mixture "
-                f"of experts has not; its submodules are {children}. To say what to measure, {HOW_TO}."
+                f"layer {layer}: {join(at, name)} ({type(sublayer).__name__}) has no down_proj of its own, as a "
+                f"mixture of experts has not; its submodules are {children}. To say what to measure, {HOW_TO}."
             )
         components.append(mlp(layer, f"{at}.mlp", sublayer, ("gate_proj", "up_proj"), "down_proj"))
     return components
