@@ -30,18 +30,31 @@ def test_a_transformer_under_two_names_is_one():
     assert find_components(nn.ModuleDict({"a": inner, "b": inner})).root == "a"
 
 
-def test_a_model_without_a_known_transformer_is_an_error():
+LOOKED_FOR = (
+    "dynamics.model.Transformer",
+    "Hugging Face GPT-2",
+    "Hugging Face Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, Gemma 3, OLMo 2, Granite and SmolLM3",
+    "Hugging Face GPT-NeoX (Pythia)",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (nn.Sequential(nn.Linear(1, 1), nn.ReLU()), "Sequential, whose submodules are 0 (Linear), 1 (ReLU)"),
+        (nn.ReLU(), "ReLU, whose submodules are none"),
+        (
+            nn.Sequential(*(nn.ReLU() for _ in range(11))),
+            f"Sequential, whose submodules are {', '.join(f'{i} (ReLU)' for i in range(8))}, and 3 more",
+        ),
+    ],
+)
+def test_a_model_without_a_known_transformer_is_an_error(model, found):
     with pytest.raises(ComponentError) as caught:
-        find_components(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+        find_components(model)
     assert str(caught.value) == (
-        "no known transformer in Sequential: looked for dynamics.model.Transformer; its submodules are 0 (Linear), "
-        "1 (ReLU). For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
-    )
-    with pytest.raises(ComponentError) as caught:
-        find_components(nn.ReLU())
-    assert str(caught.value) == (
-        "no known transformer in ReLU: looked for dynamics.model.Transformer; its submodules are none. "
-        "For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
+        f"no known transformer in {found}. Looked for: {'; '.join(LOOKED_FOR)}. For another model, pass a ComponentMap "
+        "of your own (see docs/how-to/component-map.md)."
     )
 
 
