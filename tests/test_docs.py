@@ -15,6 +15,9 @@ from torch import nn
 
 from dynamics import Probe, find_components, open_run, take_snapshot
 from dynamics.tasks import SequenceDataModule
+from tests.components.agreement import agree, same
+from tests.measurements.gim_models import randomised
+from tests.oracles.families import FamilyOracle, layer_norm
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,57 +55,103 @@ class _Attention(nn.Module):
         return self.c_proj(z.transpose(1, 2).flatten(-2))
 
 
-class _Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = _Attention()
-        self.mlp = _MLP()
-
-    def forward(self, x):
-        x = x + self.attn(x)
-        return x + self.mlp(x)
-
-
 class _MLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.c_fc, self.c_proj = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.c_fc, self.c_proj, self.gelu = nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU()
 
     def forward(self, x):
-        return self.c_proj(self.c_fc(x).relu())
+        return self.c_proj(self.gelu(self.c_fc(x)))
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(8), _Attention(), nn.LayerNorm(8), _MLP()
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
 
 
 class NanoGPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict({"wte": nn.Embedding(103, 8), "h": nn.ModuleList([_Block(), _Block()])})
-        self.lm_head = nn.Linear(8, 103)
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(11, 8),
+                "wpe": nn.Embedding(6, 8),
+                "h": nn.ModuleList([_Block(), _Block()]),
+                "ln_f": nn.LayerNorm(8),
+            }
+        )
+        self.lm_head = nn.Linear(8, 11, bias=False)
 
     def forward(self, idx):
-        x = self.transformer["wte"](idx)
+        x = self.transformer["wte"](idx) + self.transformer["wpe"](torch.arange(idx.shape[1]))
         for block in self.transformer["h"]:
             x = block(x)
-        return self.lm_head(x)
+        return self.lm_head(self.transformer["ln_f"](x))
 
 
-def test_the_how_to_on_component_maps_fits_a_nanogpt_style_model():
+def _norm(norm: nn.LayerNorm):
+    return layer_norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
+
+
+def _head(attention: _Attention, a: int, b: int) -> dict[str, torch.Tensor]:
+    fused, bias = attention.c_attn.weight.detach(), attention.c_attn.bias.detach()
+    return {
+        "query": fused[a:b].clone(),
+        "query_bias": bias[a:b],
+        "key": fused[8 + a : 8 + b].clone(),
+        "key_bias": bias[8 + a : 8 + b],
+        "value": fused[16 + a : 16 + b].clone(),
+        "value_bias": bias[16 + a : 16 + b],
+        "output": attention.c_proj.weight.detach()[:, a:b].clone(),
+    }
+
+
+def _explicit(model: NanoGPT, rules):
+    """Return the model as an explicit forward pass, its heads cut by hand."""
+    layers = [
+        {
+            "heads": [_head(block.attn, 0, 4), _head(block.attn, 4, 8)],
+            "output_bias": block.attn.c_proj.bias.detach(),
+            "attention_norm": _norm(block.ln_1),
+            "mlp_norm": _norm(block.ln_2),
+            "mlp": {
+                "input": block.mlp.c_fc.weight.detach().clone(),
+                "input_bias": block.mlp.c_fc.bias.detach(),
+                "output": block.mlp.c_proj.weight.detach().clone(),
+                "output_bias": block.mlp.c_proj.bias.detach(),
+            },
+        }
+        for block in model.transformer["h"]
+    ]
+    embedding, positions, unembedding = (
+        module.weight.detach() for module in (model.transformer["wte"], model.transformer["wpe"], model.lm_head)
+    )
+    final = _norm(model.transformer["ln_f"])
+    return FamilyOracle(layers, embedding, unembedding, final, positions=positions, rules=rules)
+
+
+def test_the_how_to_on_component_maps_measures_a_nanogpt_style_model_rightly():
     build, objective = code("docs/how-to/component-map.md")
     names = {"n_layer": 2, "n_head": 2, "n_embd": 8}
     exec(build, names)
-    torch.manual_seed(0)
-    model = NanoGPT().double()
-    probe = SequenceDataModule("sort", probe_batches=2, probe_batch_size=3).probe()
-    components = names["components"]
-    snapshot = take_snapshot(model, probe, components, weights="all", methods="gradient")
+    model, components = randomised(NanoGPT()), names["components"]
     assert components.labels == ("L0H0", "L0H1", "L0MLP", "L1H0", "L1H1", "L1MLP")
-    # Head 1 of layer 0 is gone when its columns of the output projection are.
-    baseline = snapshot.baselines.index("zero")
-    with torch.no_grad():
-        model.transformer["h"][0].attn.c_proj.weight[:, 4:] = 0
-    torch.testing.assert_close(
-        torch.from_numpy(snapshot["ablation_loss"][baseline, 1]),
-        torch.from_numpy(take_snapshot(model, probe, components, measurements=())["loss"]),
+    ids, labels = torch.randint(11, (2, 3, 5), generator=torch.Generator().manual_seed(0))
+    probe = Probe([{"input_ids": ids[:2], "labels": labels[:2]}, {"input_ids": ids[2:, :4], "labels": labels[2:, :4]}])
+    agree(model, probe, lambda rules: _explicit(model, rules), components)
+    # Inside a LightningModule, as the page says: paths start there, and the root names the transformer.
+    exec(
+        build.replace('f"transformer.', 'f"model.transformer.').replace("p(components)", 'p(components, root="model")'),
+        names,
     )
+    inside = nn.ModuleDict({"model": model})
+    assert names["components"].network(inside) is model
+    same(take_snapshot(inside, probe, names["components"]), take_snapshot(model, probe, components))
     batches = [{"x": torch.randn(5, 4), "y": torch.arange(5) % 3}]
     names |= {"torch": torch, "Probe": Probe, "batches": batches}
     exec(objective, names)

@@ -120,6 +120,15 @@ def test_a_model_that_returns_an_object_with_logits():
     assert all(torch.equal(a, b) for a, b in zip(plain, wrapped, strict=True))
 
 
+def test_a_model_that_returns_no_logits_is_an_error():
+    with pytest.raises(ProbeError) as caught:
+        sequence_objective(Fixed({"hidden": torch.zeros(2, 3, 4)}), {"input_ids": IDS, "labels": IDS})
+    assert str(caught.value) == (
+        "the default objective needs logits, or an output with .logits; Fixed returned a dict without. "
+        "Let Probe(batches, objective=...) go on from it to the loss."
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_loss_of_half_precision_logits_is_computed_in_single_precision(dtype):
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -35,10 +35,18 @@ def sequence_objective(
 
     Returns:
         The loss in nats, ``(examples,)``, and the exact match, ``(examples,)`` bool.
+
+    Raises:
+        ProbeError: If the model returns no logits.
     """
     extra = {"attention_mask": batch["attention_mask"]} if batch.get("attention_mask") is not None else {}
     output = model(batch["input_ids"], **extra)
     logits, labels = getattr(output, "logits", output), batch["labels"].long()
+    if not isinstance(logits, Tensor):
+        raise ProbeError(
+            f"the default objective needs logits, or an output with .logits; {type(model).__name__} returned a "
+            f"{type(output).__name__} without. Let Probe(batches, objective=...) go on from it to the loss."
+        )
     if shift_labels:
         logits, labels = logits[:, :-1], labels[:, 1:]
     if logits.dtype in (torch.float16, torch.bfloat16):

@@ -31,23 +31,33 @@ def test_a_transformer_under_two_names_is_one():
 
 
 LOOKED_FOR = (
-    "dynamics.model.Transformer, nn.TransformerEncoder and nn.TransformerDecoder, TransformerLens's TransformerBridge, "
-    "litgpt's GPT"
+    "dynamics.model.Transformer",
+    "Hugging Face GPT-2",
+    "Hugging Face Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, Gemma 3, OLMo 2, Granite and SmolLM3",
+    "Hugging Face GPT-NeoX (Pythia)",
+    "nn.TransformerEncoder and nn.TransformerDecoder",
+    "TransformerLens's TransformerBridge",
+    "litgpt's GPT",
 )
 
 
-def test_a_model_without_a_known_transformer_is_an_error():
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (nn.Sequential(nn.Linear(1, 1), nn.ReLU()), "Sequential, whose submodules are 0 (Linear), 1 (ReLU)"),
+        (nn.ReLU(), "ReLU, whose submodules are none"),
+        (
+            nn.Sequential(*(nn.ReLU() for _ in range(11))),
+            f"Sequential, whose submodules are {', '.join(f'{i} (ReLU)' for i in range(8))}, and 3 more",
+        ),
+    ],
+)
+def test_a_model_without_a_known_transformer_is_an_error(model, found):
     with pytest.raises(ComponentError) as caught:
-        find_components(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+        find_components(model)
     assert str(caught.value) == (
-        f"no known transformer in Sequential: looked for {LOOKED_FOR}; its submodules are 0 (Linear), "
-        "1 (ReLU). For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
-    )
-    with pytest.raises(ComponentError) as caught:
-        find_components(nn.ReLU())
-    assert str(caught.value) == (
-        f"no known transformer in ReLU: looked for {LOOKED_FOR}; its submodules are none. "
-        "For another model, pass a ComponentMap of your own (see docs/how-to/component-map.md)."
+        f"no known transformer in {found}. Looked for: {'; '.join(LOOKED_FOR)}. For another model, pass a ComponentMap "
+        "of your own (see docs/how-to/component-map.md)."
     )
 
 

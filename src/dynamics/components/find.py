@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from dynamics.components import decoder, litgpt, torch_stack, transformer_lens
+from dynamics.components import decoder, gpt2, gpt_neox, litgpt, llama, torch_stack, transformer_lens
 from dynamics.components.base import ComponentMap
 from dynamics.components.wrappers import is_wrapper
 from dynamics.errors import ComponentError
 
-FAMILIES = (decoder, torch_stack, transformer_lens, litgpt)
+FAMILIES = (decoder, gpt2, llama, gpt_neox, torch_stack, transformer_lens, litgpt)
 """One adapter module per model family.
 
 ``NAME``: what is looked for, for messages. ``matches(module)``: whether a module is of the family.
@@ -40,10 +40,9 @@ def find_components(model: nn.Module) -> ComponentMap:
         if not inside_another and any(family.matches(module) for family in FAMILIES):
             found.append((path, module))
     if not found:
-        children = ", ".join(f"{name} ({type(child).__name__})" for name, child in model.named_children())
         raise ComponentError(
-            f"no known transformer in {type(model).__name__}: looked for {', '.join(f.NAME for f in FAMILIES)}; "
-            f"its submodules are {children or 'none'}. For another model, pass a ComponentMap of your own "
+            f"no known transformer in {type(model).__name__}, whose submodules are {_children(model)}. Looked for: "
+            f"{'; '.join(family.NAME for family in FAMILIES)}. For another model, pass a ComponentMap of your own "
             "(see docs/how-to/component-map.md)."
         )
     if len(found) > 1:
@@ -55,6 +54,12 @@ def find_components(model: nn.Module) -> ComponentMap:
     family = next(family for family in FAMILIES if family.matches(module))
     root = path if family.maps_to_logits(module) else _network_around(model, path)
     return ComponentMap(family.build(module, path), root)
+
+
+def _children(model: nn.Module, most: int = 8) -> str:
+    names = [f"{name} ({type(child).__name__})" for name, child in model.named_children()]
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join(names[:most] + more) or "none"
 
 
 def _network_around(model: nn.Module, path: str) -> str:
