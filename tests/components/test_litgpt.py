@@ -3,7 +3,6 @@
 litgpt and transformers cannot share an environment: `make test-litgpt` runs this file in one of its own.
 """
 
-import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from dynamics import find_components, take_snapshot
 from dynamics.components import Site, WeightSlice
 from dynamics.errors import ComponentError
 from tests.components.agreement import agree, same
-from tests.components.checks import InDouble, probe
+from tests.components.checks import InDouble, Lit, probe, trains_the_same
 from tests.measurements.gim_models import randomised
 from tests.oracles.litgpt import gpt
 
@@ -88,15 +87,6 @@ def test_components_of_grouped_queries():
     assert [w.parameter.rpartition("mlp.")[2] for w in mlp.all_weights] == ["fc_1.weight", "fc_2.weight", "proj.weight"]
 
 
-class Lit(L.LightningModule):
-    def __init__(self, gpt):
-        super().__init__()
-        self.gpt = gpt
-
-    def training_step(self, batch, index):
-        return self.gpt(batch["input_ids"]).sum()
-
-
 class OwnGPT(litgpt.GPT):
     pass
 
@@ -104,7 +94,7 @@ class OwnGPT(litgpt.GPT):
 def test_inside_a_lightning_module_and_as_a_subclass():
     model = model_of()
     expected = take_snapshot(model, probe())
-    assert find_components(Lit(model)).root == "gpt"
+    assert find_components(Lit(model)).root == "inner"
     same(take_snapshot(Lit(model), probe()), expected)
     own = randomised(OwnGPT(model.config))
     same(take_snapshot(own, probe()), expected)
@@ -140,3 +130,7 @@ def test_latent_attention_is_refused():
         "proj; its submodules are q_a_proj (Linear), q_a_norm (RMSNorm), q_b_proj (Linear), kv_a_proj_with_mqa "
         f"(Linear), kv_a_norm (RMSNorm), kv_b_proj (Linear), proj (Linear). {HOW_TO}"
     )
+
+
+def test_training_is_the_same_with_the_callback_and_without(tmp_path):
+    trains_the_same(model_of, tmp_path)

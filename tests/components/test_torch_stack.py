@@ -13,7 +13,7 @@ from dynamics import find_components, take_snapshot
 from dynamics.components import Component, ComponentMap, Site, WeightSlice
 from dynamics.errors import ComponentError
 from tests.components.agreement import agree, equal, same
-from tests.components.checks import probe
+from tests.components.checks import Lit, probe, trains_the_same
 from tests.measurements.gim_models import randomised
 from tests.oracles import gim, measurements
 from tests.oracles.torch_stack import StackOracle
@@ -124,17 +124,6 @@ def test_heads_of_the_cross_attention_are_numbered_after_those_of_the_self_atten
 def test_with_positions_first_the_mlp_is_turned():
     components = find_components(network("encoder", batch_first=False))
     assert components[2].site == Site("stack.layers.0.linear2", "output", positions_first=True)
-
-
-class Lit(L.LightningModule):
-    """A user's module: the network is one of its submodules, or the module is the network."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def training_step(self, batch, index):
-        return self.inner(batch["input_ids"]).sum()
 
 
 class LitItself(Network, L.LightningModule):
@@ -323,3 +312,7 @@ def own_map():
 def test_a_component_map_by_hand_for_a_block_with_multihead_attention():
     model = randomised(Own())
     agree(model, probe(), lambda rules: oracle(model, True, "relu", rules), components=own_map())
+
+
+def test_training_is_the_same_with_the_callback_and_without(tmp_path):
+    trains_the_same(lambda: network("decoder"), tmp_path)

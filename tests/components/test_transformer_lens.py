@@ -1,6 +1,5 @@
 """TransformerLens's bridge on tiny random models: every measurement against the explicit forward pass."""
 
-import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -9,7 +8,7 @@ from dynamics import find_components, take_snapshot
 from dynamics.components import Site, WeightSlice
 from dynamics.errors import ComponentError
 from tests.components.agreement import agree, same
-from tests.components.checks import InDouble, probe
+from tests.components.checks import InDouble, Lit, probe, trains_the_same
 from tests.measurements.gim_models import randomised
 from tests.oracles import hugging_face
 from tests.oracles.transformer_lens import native
@@ -134,15 +133,6 @@ def test_processed_weights_are_the_ones_that_are_measured():
     assert abs(folded["gradient_norm"] - plain["gradient_norm"])[heads].min() > 1e-6
 
 
-class Lit(L.LightningModule):
-    def __init__(self, bridge):
-        super().__init__()
-        self.bridge = bridge
-
-    def training_step(self, batch, index):
-        return self.bridge(batch["input_ids"], return_type="loss")
-
-
 class OwnBridge(TransformerBridge):
     pass
 
@@ -150,7 +140,7 @@ class OwnBridge(TransformerBridge):
 def test_inside_a_lightning_module_and_as_a_subclass():
     bridge = around(hugging("llama"))
     expected = take_snapshot(bridge, probe())
-    assert find_components(Lit(bridge)).root == "bridge"
+    assert find_components(Lit(bridge)).root == "inner"
     same(take_snapshot(Lit(bridge), probe()), expected)
     bridge.__class__ = OwnBridge
     same(take_snapshot(bridge, probe()), expected)
@@ -179,3 +169,7 @@ def test_a_mixture_of_experts_is_refused():
         "_original_component (MixtralSparseMoeBlock), gate (MoERouterBridge). For another kind of block, pass a "
         "ComponentMap of your own (see docs/how-to/component-map.md)."
     )
+
+
+def test_training_is_the_same_with_the_callback_and_without(tmp_path):
+    trains_the_same(booted, tmp_path)
