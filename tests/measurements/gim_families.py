@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dynamics.model import Transformer
 from tests.oracles import gim as oracle
 
 VOCABULARY = 13
@@ -90,6 +94,36 @@ def score(model: nn.Module, tokens: torch.Tensor = TOKENS) -> torch.Tensor:
 def embedding_of(model: nn.Module) -> nn.Module:
     """Return the embedding of tokens: the first one with a row for each."""
     return next(m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == VOCABULARY)
+
+
+def at_tokens(model: nn.Module, context: AbstractContextManager[Any] | None = None) -> torch.Tensor:
+    """Return the gradient of the score at the embedded tokens; the forward pass runs in the context."""
+    taps: list[torch.Tensor] = []
+    handle = embedding_of(model).register_forward_hook(lambda module, args, output: taps.append(output))
+    try:
+        with nullcontext() if context is None else context:
+            value = score(model)
+    finally:
+        handle.remove()
+    return torch.autograd.grad(value, taps[0])[0]
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the relative difference, ``||found - expected|| / ||expected||``."""
+    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+def decoder(dtype: torch.dtype = torch.float64) -> Transformer:
+    """Return our decoder, with random weights."""
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_ff": 24, "vocab_size": VOCABULARY, "max_length": 16}
+    return random_weights(Transformer(**sizes)).to(dtype)
+
+
+def decoder_by_hand(model: Transformer, rules: oracle.Rules) -> torch.Tensor:
+    """Return the decoder's `at_tokens` under rules written out by hand."""
+    x = model.embed.weight.detach()[TOKENS].requires_grad_()
+    log_p = torch.log_softmax(oracle.decoder(model, TOKENS, rules, embedded=x), -1)[:, :-1]
+    return torch.autograd.grad(log_p.gather(-1, TOKENS[:, 1:, None]).sum(), x)[0]
 
 
 class MultiheadDecoder(nn.Module):
