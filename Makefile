@@ -3,15 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak results lint format clean help
+.PHONY: demo test soak results bench compare-gim lint format clean help
 
 help:
 	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (about 2 minutes)"
 	@echo "make test   lint, type-check and run the tests"
 	@echo "make soak   run the slow checks"
 	@echo "make results train sorting and reversal at full size and rewrite the README's findings (an hour)"
+	@echo "make bench  measure what a GIM backward pass costs beside the ordinary one"
+	@echo "make compare-gim  measure which of GIM's rules act where, here and in the reference package"
 	@echo "make format format the code"
-	@echo "make clean  remove .venv and runs/demo"
+	@echo "make clean  remove .venv, .venv-compare and runs/demo"
 
 # One stamp for each set of extras: the demo needs no test tools.
 $(VENV)/bin/python:
@@ -47,9 +49,24 @@ results: demo
 	$(BIN)/python -m dynamics.train fit --config configs/reverse.yaml --tracker.overwrite=true
 	$(BIN)/python docs/results/make.py
 
+# Model libraries and the reference package stay out of .venv: an environment of their own.
+COMPARE := .venv-compare
+
+$(COMPARE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(COMPARE)
+	$(COMPARE)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable . \
+		transformers transformer-lens gim-explain==0.1.4
+	@touch $@
+
+bench: $(COMPARE)/.installed
+	$(COMPARE)/bin/python benchmarks/gim_cost.py
+
+compare-gim: $(COMPARE)/.installed
+	$(COMPARE)/bin/python benchmarks/gim_rules.py
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) $(COMPARE) runs/demo

@@ -3,6 +3,7 @@
 ``python benchmarks/gim_cost.py`` prints a table and writes ``benchmarks/results/gim_cost.json``. CPU time of one
 thread; in every round each model runs once without and once with the rules, in turn; ratios of medians. The forward
 pass under GIM includes opening and closing the context. Ratios, not times: times are those of one machine.
+``--text-only`` rewrites the page from the results that are here.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from page import RESULTS, markdown, rewrite
 from torch import Tensor, nn
 
 from dynamics import gim_backward
 from dynamics.model import Transformer
 
-RESULTS = Path(__file__).parent / "results" / "gim_cost.json"
+FILE = RESULTS / "gim_cost.json"
 BAR = 1.5
 """What a backward pass may cost at most, times the ordinary one."""
 
@@ -36,10 +39,10 @@ HUGGING_FACE = {
 Case = tuple[str, dict[str, Any], nn.Module, Callable[[nn.Module], Tensor]]
 
 
-def decoder_case(length: int, examples: int = 32) -> Case:
-    """Return our decoder at the paper's sizes, and its loss on a batch like one of the probe's."""
-    sizes = {"n_layers": 4, "n_heads": 4, "d_model": 128, "d_ff": 512, "vocab_size": 103}
-    # A sorting example of n numbers is n numbers, a separator, the sorted numbers, an end.
+def decoder_case(name: str, width: int, layers: int, length: int, examples: int) -> Case:
+    """Return our decoder and its loss on a batch like one of the probe's."""
+    sizes = {"n_layers": layers, "n_heads": 4, "d_model": width, "d_ff": 4 * width, "vocab_size": 103}
+    # A sorting example is the numbers, a separator, and the numbers in order.
     positions = 2 * length + 1
     ids = torch.randint(103, (examples, positions))
 
@@ -47,7 +50,7 @@ def decoder_case(length: int, examples: int = 32) -> Case:
         return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
 
     facts = {**sizes, "examples": examples, "positions": positions}
-    return f"our decoder, {length} numbers", facts, Transformer(**sizes).eval(), loss
+    return f"our decoder, {name}, {length} numbers", facts, Transformer(**sizes).eval(), loss
 
 
 def hugging_face_cases(name: str, sizes: dict[str, int]) -> Iterator[Case]:
@@ -86,12 +89,10 @@ def hugging_face_cases(name: str, sizes: dict[str, int]) -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     """Return all models; those of Hugging Face only where transformers is installed."""
+    yield decoder_case("configs/demo.yaml", 64, 4, 8, 16)
     for length in (8, 11):
-        yield decoder_case(length)
-    try:
-        import transformers  # noqa: F401
-    except ImportError:
-        print("transformers is not installed: only our decoder is measured")
+        yield decoder_case("configs/sort.yaml", 128, 4, length, 32)
+    if not find_spec("transformers"):
         return
     for name, sizes in HUGGING_FACE.items():
         yield from hugging_face_cases(name, sizes)
@@ -144,40 +145,63 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="rounds whose medians are taken (default: 15)")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="where the JSON file goes")
-    options = parser.parse_args()
+def measure_all(rounds: int) -> None:
+    """Measure all models, print a line for each, write the file."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = []
-    print(
-        f"{'GIM / ordinary':24} {'backward':>9} {'at tokens':>10} {'forward':>8} {'whole':>6}   seconds of a backward"
-    )
+    print(f"{'GIM / ordinary':44} {'backward':>9} {'at tokens':>10} {'forward':>8} {'whole':>6}   ordinary backward")
     for name, sizes, model, loss in cases():
-        found = measure(model, loss, options.rounds)
+        found = measure(model, loss, rounds)
         rows.append({"model": name, "sizes": sizes, **{key: round(value, 6) for key, value in found.items()}})
         print(
-            f"{name:24} {found['backward_ratio']:9.2f} {found['at_tokens_ratio']:10.2f} {found['forward_ratio']:8.2f} "
+            f"{name:44} {found['backward_ratio']:9.2f} {found['at_tokens_ratio']:10.2f} {found['forward_ratio']:8.2f} "
             f"{found['whole_ratio']:6.2f}   {1e3 * found['ordinary_backward_seconds']:.1f} ms",
             flush=True,
         )
     facts = {
-        "what": "CPU seconds (medians) and their ratios, GIM to ordinary; backward: gradients at all parameters; "
+        "what": "medians of CPU seconds and their ratios, GIM to ordinary; backward: gradients at all parameters; "
         "at_tokens: at the tokens' embeddings alone; whole: forward and backward",
-        "rounds": options.rounds,
+        "rounds": rounds,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "processor": cpu_model(),
         "bar": BAR,
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    if not find_spec("transformers"):
+        raise SystemExit("transformers is not installed, so nothing was written; make bench installs it.")
+    RESULTS.mkdir(exist_ok=True)
+    FILE.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     above = [f"{row['model']} ({row['backward_ratio']:.2f})" for row in rows if row["backward_ratio"] > BAR]
     print(f"backward above {BAR} x: {', '.join(above) or 'none'}")
-    print(f"wrote {options.output}")
+    print(f"wrote {FILE}")
+
+
+def text() -> str:
+    """Return the table of the page."""
+    facts = json.loads(FILE.read_text())
+    rows = [["model", "backward", "backward to the tokens alone", "forward", "both", "ordinary backward"]]
+    for row in facts["rows"]:
+        ratios = [f"{row[f'{part}_ratio']:.2f}" for part in ("backward", "at_tokens", "forward", "whole")]
+        rows.append([row["model"], *ratios, f"{1e3 * row['ordinary_backward_seconds']:.1f} ms"])
+    above = [row["model"] for row in facts["rows"] if row["backward_ratio"] > facts["bar"]]
+    return f"""CPU time, GIM to ordinary, fused attention in the forward pass; medians of {facts["rounds"]} rounds,
+one thread, torch {facts["torch"]}, {facts["processor"]}.
+
+{markdown(rows)}
+Backward above {facts["bar"]}: {", ".join(above) or "none"}.
+"""
+
+
+def main() -> None:
+    """Measure and write, or write alone."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="rounds whose medians are taken (default: 15)")
+    parser.add_argument("--text-only", action="store_true", help="rewrite the page from the results that are here")
+    options = parser.parse_args()
+    if not options.text_only:
+        measure_all(options.rounds)
+    rewrite("cost", text())
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ CAUSAL = {
     "OLMoE": ("OlmoeForCausalLM", "OlmoeConfig", {**_GROUPED, "num_experts": 3, "num_experts_per_tok": 2}),
 }
 
+MIXTURES = ("Mixtral", "Qwen3-MoE", "OLMoE")
+
 
 def random_weights(module: nn.Module, seed: int = 0) -> nn.Module:
     """Give every parameter random numbers large enough that attention attends and gates open; evaluation mode."""
@@ -77,7 +79,9 @@ def hugging_face(family: str, attention: str = "sdpa", dtype: torch.dtype = torc
     experts = options.pop("experts", "eager" if dtype == torch.float64 else "grouped_mm")
     settings = {**settings, **options}
     config = getattr(transformers, configure)(**settings)
-    config._attn_implementation, config._experts_implementation = "eager", experts
+    config._attn_implementation = "eager"
+    if family in MIXTURES:
+        config._experts_implementation = experts
     model = random_weights(getattr(transformers, build)(config)).to(dtype)
     # Gemma 2 is built only with eager attention: its fused one would ignore the cap, if there were one.
     model.config._attn_implementation = attention
@@ -164,8 +168,6 @@ class MultiheadDecoder(nn.Module):
             x = x + block.mlp(block.mlp_norm(x))
         return self.model.unembed(self.model.final_norm(x))
 
-
-MIXTURES = ("Mixtral", "Qwen3-MoE", "OLMoE")
 
 Part = tuple[nn.Module, tuple[str, ...], tuple[str, ...]]
 
