@@ -172,6 +172,14 @@ def test_the_readmes_findings_are_those_of_the_tables():
     assert make["BEGIN"] + make["text"]() + make["END"] in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.parametrize(("benchmark", "name"), [("gim_rules", "tables"), ("gim_cost", "cost")])
+def test_the_page_on_gim_holds_what_was_measured(monkeypatch, benchmark, name):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    measured = runpy.run_path(str(ROOT / f"benchmarks/{benchmark}.py"))
+    page = runpy.run_path(str(ROOT / "benchmarks/page.py"))
+    assert page["between_markers"](name, measured["text"]()) in (ROOT / "docs/gim.md").read_text()
+
+
 def test_links_lead_to_files():
     for document in ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]:
         for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text()):
