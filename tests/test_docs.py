@@ -122,7 +122,7 @@ def test_the_how_to_on_tasks_runs_as_written():
 def test_the_how_to_on_feature_attribution_runs_as_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = Transformer(n_layers=1, d_model=16, d_ff=16)
-    names = {"model": model, "data": SequenceDataModule("sort", ood_lengths=(3,), probe_batches=1, probe_batch_size=2)}
+    names = {"model": model, "data": SequenceDataModule("sort", ood_lengths=(8,), probe_batches=1, probe_batch_size=2)}
     exec("".join(code("docs/how-to/feature-attribution.md")), names)
     assert "GIM" in (tmp_path / "tokens.html").read_text()
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gradient", "ig", "gim", "random"]
