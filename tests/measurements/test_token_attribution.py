@@ -75,7 +75,7 @@ def test_gim_equals_the_rules_written_out_by_hand(seed, n_layers, length):
 
 
 @given(st.integers(0, 2**16))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_gradient_and_ig_equal_differences_and_a_fine_sum(seed):
     model = smooth(seed)
     [batch] = batches(model, seed, [(2, 3)])
