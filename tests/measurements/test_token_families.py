@@ -50,6 +50,8 @@ def through_inputs_embeds(model):
 def test_hugging_face(make):
     transformers = pytest.importorskip("transformers")
     model = randomised(make(transformers))
+    with torch.no_grad():  # away from 0, where norms turn sharply
+        model.get_input_embeddings().weight += torch.linspace(-3, 3, 8)
     options = {"target": 7, "other": 3, "attention_mask": MASK}
     gradient = attribute_tokens(model, IDS, method="gradient", **options)
     expected, value = through_inputs_embeds(model)
@@ -57,7 +59,7 @@ def test_hugging_face(make):
     np.testing.assert_allclose(gradient.scores, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient.value, value, rtol=1e-6)
     ig = attribute_tokens(model, IDS, method="ig", baseline=9, ig_steps=64, **options)
-    assert np.abs(ig.completeness_error).max() < 0.05 * np.abs(ig.value - ig.baseline_value).max() + 0.05
+    np.testing.assert_allclose(ig.completeness_error, 0, atol=1e-4)
     gim = attribute_tokens(model, IDS, **options)
     assert np.isfinite(gim.scores).all()
     assert not np.allclose(gim.scores, gradient.scores)

@@ -124,4 +124,4 @@ def _short(text: str, most: int) -> str:
 
 
 def _words(x: float, y: float, text: str, style: str) -> str:
-    return f'<text x="{x}" y="{y}" {style}>{html.escape(text)}</text>'
+    return f'<text x="{x}" y="{y}" {style}>{html.escape(text)}</text>' if text else ""
