@@ -317,6 +317,16 @@ def test_a_tied_unembedding_is_not_touched():
     np.testing.assert_allclose(found.completeness_error, 0, atol=1e-12)
 
 
+def test_other_tokens_that_the_embedding_is_called_with_stay_as_they_are():
+    class Twice(Additive):
+        def forward(self, input_ids):
+            return super().forward(input_ids) - super().forward(torch.full_like(input_ids, 3))
+
+    found = attribute_tokens(Twice(), [0, 1], 0, other=1, method="gradient")
+    np.testing.assert_allclose(found.scores, [[3.0, -1.0]], rtol=1e-12)
+    assert (found.value, found.baseline_value) == (-2.0, -4.0)
+
+
 def test_half_precision_is_scored_in_single():
     model = decoder()
     [batch] = batches(model, 0, [(2, 4)])
