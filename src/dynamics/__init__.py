@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from dynamics.callbacks import GapTrackerCallback
     from dynamics.components import Component, ComponentMap, find_components
     from dynamics.measurements.gim import GIMRules, gim_backward
+    from dynamics.measurements.perturbation import perturbation_curves
+    from dynamics.measurements.token_attribution import attribute_tokens
     from dynamics.probe import Probe
     from dynamics.schedules import Schedule
     from dynamics.snapshot import Snapshot, take_snapshot
@@ -24,9 +26,11 @@ _HOMES = {
     "Run": "dynamics.store",
     "Schedule": "dynamics.schedules",
     "Snapshot": "dynamics.snapshot",
+    "attribute_tokens": "dynamics.measurements.token_attribution",
     "find_components": "dynamics.components",
     "gim_backward": "dynamics.measurements.gim",
     "open_run": "dynamics.store",
+    "perturbation_curves": "dynamics.measurements.perturbation",
     "take_snapshot": "dynamics.snapshot",
 }
 
@@ -39,9 +43,11 @@ __all__ = [
     "Run",
     "Schedule",
     "Snapshot",
+    "attribute_tokens",
     "find_components",
     "gim_backward",
     "open_run",
+    "perturbation_curves",
     "take_snapshot",
 ]
 
