@@ -35,6 +35,9 @@ LOOKED_FOR = (
     "Hugging Face GPT-2",
     "Hugging Face Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, Gemma 3, OLMo 2, Granite and SmolLM3",
     "Hugging Face GPT-NeoX (Pythia)",
+    "nn.TransformerEncoder and nn.TransformerDecoder",
+    "TransformerLens's TransformerBridge",
+    "litgpt's GPT",
 )
 
 

@@ -30,12 +30,16 @@ class Site:
         point: ``"input"``: z is in the module's first argument; ``"output"``: in what it returns.
         start: First index of z in the last dimension.
         stop: End of z in the last dimension (exclusive); ``None``: to the end.
+        positions_first: Whether the tensor there is ``(positions, examples, width)``, as with ``batch_first=False``,
+            rather than ``(examples, positions, width)``. At the ``out_proj`` of an ``nn.MultiheadAttention`` it always
+            is, and need not be said.
     """
 
     module: str
     point: Literal["input", "output"]
     start: int = 0
     stop: int | None = None
+    positions_first: bool = False
 
 
 @dataclass(frozen=True)

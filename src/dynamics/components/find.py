@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from dynamics.components import decoder, gpt2, gpt_neox, llama
+from dynamics.components import decoder, gpt2, gpt_neox, litgpt, llama, torch_stack, transformer_lens
 from dynamics.components.base import ComponentMap
+from dynamics.components.wrappers import is_wrapper
 from dynamics.errors import ComponentError
 
-FAMILIES = (decoder, gpt2, llama, gpt_neox)
+FAMILIES = (decoder, gpt2, llama, gpt_neox, torch_stack, transformer_lens, litgpt)
 """One adapter module per model family.
 
 ``NAME``: what is looked for, for messages. ``matches(module)``: whether a module is of the family.
@@ -67,10 +68,10 @@ def _network_around(model: nn.Module, path: str) -> str:
     for depth in range(len(names)):
         outer = ".".join(names[:depth])
         module = model.get_submodule(outer)
-        if not hasattr(module, "training_step") and _has_forward(module):
+        if not hasattr(module, "training_step") and not is_wrapper(module) and _has_forward(module):
             return outer
     # Nothing lies between it and a LightningModule, whose forward is then the network, if it has one.
-    return "" if _has_forward(model) else path
+    return "" if _has_forward(model) and not is_wrapper(model) else path
 
 
 def _has_forward(module: nn.Module) -> bool:

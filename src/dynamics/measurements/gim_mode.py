@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from dynamics.errors import MeasurementError
 from dynamics.measurements import gim_reach as reach
+from dynamics.measurements.composite import body
 from dynamics.measurements.gim_flow import elementwise
 from dynamics.measurements.gim_operators import HANDLERS
 from dynamics.measurements.gim_trace import ACTIVATION, CONSTANT, INPUT, Trace, Traces, operator_name, tensors_in
@@ -37,25 +36,6 @@ class _Call:
     data: bool
     attention: int
     norm: int
-
-
-def _never(*_: Any) -> bool:
-    return False
-
-
-@lru_cache(maxsize=16)
-def _body(function: FunctionType) -> FunctionType:
-    """Return PyTorch's own function without its check for overrides, so that the operators inside it are seen."""
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    body = FunctionType(
-        function.__code__,
-        {**function.__globals__, **dict.fromkeys(names, _never)},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    body.__kwdefaults__ = function.__kwdefaults__
-    return body
 
 
 # Questions about a tensor, whose answer is no tensor.
@@ -251,7 +231,7 @@ class GIMMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _COMPOSITE:
             with self:
-                return _body(func)(*args, **kwargs)
+                return body(func)(*args, **kwargs)
         rule = reach.operator_rule(name)
         if (rule == "norm" and self.freeze_norm) or (rule == "attention" and (self.tempers or self.split_products)):
             raise reach.unreachable(self.where, f"the operator {name} is called directly", rule)
@@ -271,7 +251,7 @@ class GIMMode(TorchFunctionMode):
         try:
             # The mode stays on: activation checkpointing runs forward passes in here.
             with self:
-                return _body(func)(*args, **kwargs)
+                return body(func)(*args, **kwargs)
         finally:
             self._backward_depth -= 1
 

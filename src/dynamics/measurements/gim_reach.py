@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from torch.autograd.function import BackwardCFunction
 
 from dynamics.errors import MeasurementError
 from dynamics.measurements.gim_attention import FusedAttention
+from dynamics.measurements.uncompiled import uncompiled
 
 _OFF = {
     "attention": "GIMRules(temperature=None, split_products=False)",
@@ -35,10 +35,6 @@ _BELOW = {
     "scaled_dot_product_cudnn_attention": "attention",
     "scaled_dot_product_attention_math": "attention",
 }
-
-_stance_lock = threading.Lock()
-_stance_users = 0
-_stance: Any = None
 
 
 def unreachable(where: str, what: str, rule: str) -> MeasurementError:
@@ -105,14 +101,9 @@ def _compiled(module: nn.Module) -> bool:
 def running_eagerly(model: nn.Module) -> Iterator[None]:
     """Run what ``torch.compile`` wrapped uncompiled; refuse modules whose Python code is gone.
 
-    PyTorch keeps this choice for the whole process: compiled code of other threads runs uncompiled meanwhile.
-
     Raises:
         MeasurementError: If a submodule is scripted, or compiled ahead of time.
     """
-    global _stance, _stance_users
-    # Functions may be compiled as well, and fused attention of the flexible kind compiles itself.
-    compiled = any(name in sys.modules for name in ("torch._dynamo", "torch.nn.attention.flex_attention"))
     for path, module in model.named_modules():
         where = f"{path!r} ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
@@ -127,23 +118,8 @@ def running_eagerly(model: nn.Module) -> Iterator[None]:
                     f"gim_backward cannot unwrap {where}, which torch.compile made, before PyTorch 2.6. Pass the "
                     "module that was compiled."
                 )
-    if not compiled or not hasattr(torch.compiler, "set_stance"):
+    with uncompiled():
         yield
-        return
-    # Counting the users keeps overlapping threads from restoring it too early, or to what another of them had set.
-    with _stance_lock:
-        if _stance_users == 0:
-            _stance = torch.compiler.set_stance("force_eager")
-            _stance.__enter__()
-        _stance_users += 1
-    try:
-        yield
-    finally:
-        with _stance_lock:
-            _stance_users -= 1
-            if _stance_users == 0:
-                _stance.__exit__(None, None, None)
-                _stance = None
 
 
 def looks_like_attention(module: nn.Module) -> bool:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from dynamics.components import Component, Site
 from dynamics.errors import MeasurementError
+from dynamics.measurements.multihead import is_output_projection, output_projections_called, without_fast_path
+from dynamics.measurements.uncompiled import uncompiled
 
 
 @contextmanager
@@ -21,7 +23,8 @@ def held_still(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode with autograd on; afterwards restore flags, buffers and all RNG states.
 
     Random numbers drawn inside (by an objective, say) are taken back: torch (CPU and initialised GPUs), numpy, python.
-    So are changes of buffers, for modules that count or collect in evaluation mode too.
+    So are changes of buffers, for modules that count or collect in evaluation mode too. PyTorch's fast path for
+    ``nn.TransformerEncoderLayer`` is off inside, so that clean and ablated runs compute alike.
     """
     flags = [(module, module.training) for module in model.modules()]
     buffers = [
@@ -33,7 +36,8 @@ def held_still(model: nn.Module) -> Iterator[None]:
     compiled = [(module, module._compiled_call_impl) for module in model.modules() if module._compiled_call_impl]
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
+    rng = torch.random.fork_rng(devices=devices)
+    with rng, torch.inference_mode(False), torch.enable_grad(), without_fast_path(), uncompiled():
         try:
             model.eval()
             for module, _ in compiled:
@@ -82,11 +86,19 @@ def _first(value: Any, site: Site) -> Tensor:
 def _hook(model: nn.Module, site: Site, function: Any) -> torch.utils.hooks.RemovableHandle:
     """Register ``function(tensor) -> tensor`` on the tensor of a site."""
     module = model.get_submodule(site.module)
+    positions_first = site.positions_first or is_output_projection(model, site.module)
+
+    def change(value: Any) -> Tensor:
+        tensor = _first(value, site)
+        if positions_first and tensor.ndim == 3:
+            return function(tensor.transpose(0, 1)).transpose(0, 1)
+        return function(tensor)
+
     if site.point == "input":
-        return module.register_forward_pre_hook(lambda _, args: (function(_first(args, site)), *args[1:]))
+        return module.register_forward_pre_hook(lambda _, args: (change(args), *args[1:]))
 
     def on_output(_: nn.Module, args: Any, output: Any) -> Any:
-        changed = function(_first(output, site))
+        changed = change(output)
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     return module.register_forward_hook(on_output)
@@ -139,6 +151,7 @@ def reading(model: nn.Module, components: Sequence[Component], gradients: bool =
         return tensor
 
     with ExitStack() as stack:
+        stack.enter_context(output_projections_called(model, (module for module, _ in sites)))
         for key, site in sites.items():
             stack.callback(_hook(model, site, lambda tensor, key=key: read(key, tensor)).remove)
         yield outputs
@@ -172,6 +185,7 @@ def changed(
         return result
 
     with ExitStack() as stack:
+        stack.enter_context(output_projections_called(model, (component.site.module for component in components)))
         for component, function in zip(components, changes, strict=True):
             site = component.site
             stack.callback(_hook(model, site, lambda t, s=site, f=function: change(s, f, t)).remove)
