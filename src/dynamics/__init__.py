@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dynamics.callbacks import GapTrackerCallback
     from dynamics.components import Component, ComponentMap, find_components
+    from dynamics.faithfulness import Faithfulness, take_faithfulness
     from dynamics.measurements.gim import GIMRules, gim_backward
     from dynamics.probe import Probe
     from dynamics.schedules import Schedule
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Component": "dynamics.components",
     "ComponentMap": "dynamics.components",
+    "Faithfulness": "dynamics.faithfulness",
     "GIMRules": "dynamics.measurements.gim",
     "GapTrackerCallback": "dynamics.callbacks",
     "Probe": "dynamics.probe",
@@ -27,12 +29,14 @@ _HOMES = {
     "find_components": "dynamics.components",
     "gim_backward": "dynamics.measurements.gim",
     "open_run": "dynamics.store",
+    "take_faithfulness": "dynamics.faithfulness",
     "take_snapshot": "dynamics.snapshot",
 }
 
 __all__ = [
     "Component",
     "ComponentMap",
+    "Faithfulness",
     "GIMRules",
     "GapTrackerCallback",
     "Probe",
@@ -42,6 +46,7 @@ __all__ = [
     "find_components",
     "gim_backward",
     "open_run",
+    "take_faithfulness",
     "take_snapshot",
 ]
 
