@@ -157,7 +157,7 @@ def _control_first(table: pd.DataFrame) -> pd.DataFrame:
 def _domain(values: pd.Series) -> tuple[float, float]:
     """Return the ends of the vertical axis: 0 to 1, and as far beyond as values go, within limits."""
     # What sticks out by less than a line's width needs no room.
-    lowest, highest = values.min() + 0.02, values.max() - 0.02
+    lowest, highest = values.min() + 0.005, values.max() - 0.005
     low = next((end for end in (0.0, -0.1, -0.25) if not lowest < end), _LEAST)
     return low, next((end for end in (1.0, 1.1, 1.25) if not highest > end), _MOST)
 
