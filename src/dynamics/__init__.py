@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dynamics.callbacks import GapTrackerCallback
     from dynamics.components import Component, ComponentMap, find_components
+    from dynamics.faithfulness import Faithfulness, take_faithfulness
     from dynamics.measurements.gim import GIMRules, gim_backward
     from dynamics.measurements.perturbation import perturbation_curves
     from dynamics.measurements.token_attribution import attribute_tokens
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Component": "dynamics.components",
     "ComponentMap": "dynamics.components",
+    "Faithfulness": "dynamics.faithfulness",
     "GIMRules": "dynamics.measurements.gim",
     "GapTrackerCallback": "dynamics.callbacks",
     "Probe": "dynamics.probe",
@@ -31,12 +33,14 @@ _HOMES = {
     "gim_backward": "dynamics.measurements.gim",
     "open_run": "dynamics.store",
     "perturbation_curves": "dynamics.measurements.perturbation",
+    "take_faithfulness": "dynamics.faithfulness",
     "take_snapshot": "dynamics.snapshot",
 }
 
 __all__ = [
     "Component",
     "ComponentMap",
+    "Faithfulness",
     "GIMRules",
     "GapTrackerCallback",
     "Probe",
@@ -48,6 +52,7 @@ __all__ = [
     "gim_backward",
     "open_run",
     "perturbation_curves",
+    "take_faithfulness",
     "take_snapshot",
 ]
 
