@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-litgpt soak results lint format clean help
+.PHONY: demo test test-litgpt soak results bench compare-gim lint format clean help
 
 help:
 	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (about 2 minutes)"
@@ -11,8 +11,10 @@ help:
 	@echo "make test-litgpt  run the tests of litgpt's models, which need an environment of their own"
 	@echo "make soak   run the slow checks"
 	@echo "make results train sorting and reversal at full size and rewrite the README's findings (an hour)"
+	@echo "make bench  measure what a GIM backward pass costs beside the ordinary one"
+	@echo "make compare-gim  measure which of GIM's rules act where, here and in the reference package"
 	@echo "make format format the code"
-	@echo "make clean  remove .venv and runs/demo"
+	@echo "make clean  remove the environments and runs/demo"
 
 # One stamp for each set of extras: the demo needs no test tools.
 $(VENV)/bin/python:
@@ -54,9 +56,24 @@ results: demo
 	$(BIN)/python -m dynamics.train fit --config configs/reverse.yaml --tracker.overwrite=true
 	$(BIN)/python docs/results/make.py
 
+# The reference package stays out of .venv.
+COMPARE := $(VENV)-compare
+
+$(COMPARE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(COMPARE)
+	$(COMPARE)/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[families]" \
+		gim-explain==0.1.4
+	@touch $@
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/gim_cost.py
+
+compare-gim: $(COMPARE)/.installed
+	$(COMPARE)/bin/python benchmarks/gim_rules.py
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) $(VENV)-litgpt $(COMPARE) runs/demo

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dynamics import Probe, find_components, open_run, take_snapshot
+from dynamics.model import Transformer
 from dynamics.tasks import SequenceDataModule
 from tests.components.agreement import agree, same
 from tests.measurements.gim_models import randomised
@@ -167,9 +168,27 @@ def test_the_how_to_on_tasks_runs_as_written():
     assert batch["input_ids"].shape[0] == 64
 
 
+def test_the_how_to_on_feature_attribution_runs_as_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = Transformer(n_layers=1, d_model=16, d_ff=16)
+    names = {"model": model, "data": SequenceDataModule("sort", ood_lengths=(8,), probe_batches=1, probe_batch_size=2)}
+    exec("".join(code("docs/how-to/feature-attribution.md")), names)
+    assert "GIM" in (tmp_path / "tokens.html").read_text()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gradient", "ig", "gim", "random"]
+    assert names["attribution"].target == "logit of token 5"
+
+
 def test_the_readmes_findings_are_those_of_the_tables():
     make = runpy.run_path(str(ROOT / "docs/results/make.py"))
     assert make["BEGIN"] + make["text"]() + make["END"] in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("benchmark", "name"), [("gim_rules", "tables"), ("gim_cost", "cost")])
+def test_the_page_on_gim_holds_what_was_measured(monkeypatch, benchmark, name):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    measured = runpy.run_path(str(ROOT / f"benchmarks/{benchmark}.py"))
+    page = runpy.run_path(str(ROOT / "benchmarks/page.py"))
+    assert page["between_markers"](name, measured["text"]()) in (ROOT / "docs/gim.md").read_text()
 
 
 def test_links_lead_to_files():

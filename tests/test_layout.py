@@ -15,6 +15,7 @@ LEVELS = [
     {"components"},
     {"measurements"},
     {"snapshot"},
+    {"rankings", "faithfulness"},
     {"store"},
     {"analysis"},
     {"plot"},

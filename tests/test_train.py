@@ -30,6 +30,8 @@ trainer:
 tracker:
   schedule: [{at: [1]}, {piecewise: {2: 10}}]
   train_gradients: 1
+  faithfulness: {at: [2]}
+  faithfulness_rankings: [gim, random]
 """
 
 
@@ -56,6 +58,8 @@ def test_fit_writes_the_run_and_says_where(config, capsys):
         assert run.steps.tolist() == [0, 1, 2, 3]
         assert [c.label for c in run.components] == ["L0H0", "L0H1", "L0MLP"]
         assert run.metadata["seed"] == 3
+        assert run.faithfulness.steps.tolist() == [2, 3]
+        assert run.faithfulness.labels("ranking").tolist() == ["gim", "random"]
         # The stored configuration runs again as it is, and holds what was given.
         stored = yaml.safe_load(run.metadata["config"])
         given = yaml.safe_load(CONFIG)
@@ -72,6 +76,12 @@ def test_the_stored_configuration_gives_the_same_run(config):
     assert main("fit", "--config", str(config), "--name", "again") == 0
     with open_run("runs/again/run.h5") as run:
         assert (run["loss"] == first).all()
+
+
+def test_faithfulness_can_be_switched_off(config):
+    assert main("fit", "--config", str(config), "--tracker.faithfulness=null") == 0
+    with open_run("runs/tiny/run.h5") as run:
+        assert run.faithfulness is None
 
 
 def test_a_finished_run_is_not_overwritten_untold(config, capsys):

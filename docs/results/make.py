@@ -59,7 +59,7 @@ def spread(values: pd.Series) -> str:
 
 
 def agreement(name: str) -> str:
-    """Return the lines of a task in the table of scores: rho with C, and at how many snapshots it is above that of G."""
+    """Return a task's lines in the table of scores: rho with C, and at how many snapshots it is above that of G."""
     table = pd.read_csv(HERE / f"{name}_agreement.csv")
     table = table[table["step"].isin(inside_window(name)["step"])]
     rho = table.pivot(index=["score", "step"], columns="measure", values="rho")
@@ -90,7 +90,8 @@ def finding(name: str) -> str:
     first, last = inside["step"].min(), inside["step"].max()
     return (
         f"| {TASKS[name]} | {len(inside)} of the {steps['step'].between(first, last).sum()} from {first} to {last} | "
-        f"{spread(inside['rho'])} | {spread(inside['rho_loss'])} | {inside['heroes'].mean():.1f} / {inside['bloats'].mean():.1f} | "
+        f"{spread(inside['rho'])} | {spread(inside['rho_loss'])} | "
+        f"{inside['heroes'].mean():.1f} / {inside['bloats'].mean():.1f} | "
         f"{usual('hero')} | {usual('bloat')} |"
     )
 

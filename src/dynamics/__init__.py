@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dynamics.callbacks import GapTrackerCallback
     from dynamics.components import Component, ComponentMap, find_components
+    from dynamics.faithfulness import Faithfulness, take_faithfulness
     from dynamics.measurements.gim import GIMRules, gim_backward
+    from dynamics.measurements.perturbation import perturbation_curves
+    from dynamics.measurements.token_attribution import attribute_tokens
     from dynamics.probe import Probe
     from dynamics.schedules import Schedule
     from dynamics.snapshot import Snapshot, take_snapshot
@@ -18,30 +21,38 @@ if TYPE_CHECKING:
 _HOMES = {
     "Component": "dynamics.components",
     "ComponentMap": "dynamics.components",
+    "Faithfulness": "dynamics.faithfulness",
     "GIMRules": "dynamics.measurements.gim",
     "GapTrackerCallback": "dynamics.callbacks",
     "Probe": "dynamics.probe",
     "Run": "dynamics.store",
     "Schedule": "dynamics.schedules",
     "Snapshot": "dynamics.snapshot",
+    "attribute_tokens": "dynamics.measurements.token_attribution",
     "find_components": "dynamics.components",
     "gim_backward": "dynamics.measurements.gim",
     "open_run": "dynamics.store",
+    "perturbation_curves": "dynamics.measurements.perturbation",
+    "take_faithfulness": "dynamics.faithfulness",
     "take_snapshot": "dynamics.snapshot",
 }
 
 __all__ = [
     "Component",
     "ComponentMap",
+    "Faithfulness",
     "GIMRules",
     "GapTrackerCallback",
     "Probe",
     "Run",
     "Schedule",
     "Snapshot",
+    "attribute_tokens",
     "find_components",
     "gim_backward",
     "open_run",
+    "perturbation_curves",
+    "take_faithfulness",
     "take_snapshot",
 ]
 

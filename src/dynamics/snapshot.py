@@ -62,7 +62,7 @@ class Snapshot(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in self._arrays.items())
-        return f"Snapshot({len(self.components)} components; {shapes})"
+        return f"{type(self).__name__}({len(self.components)} components; {shapes})"
 
     def spec(self, name: str) -> ArraySpec:
         """Return axes, unit and meaning of an array."""
@@ -174,12 +174,13 @@ def take_snapshot(
     arrays: dict[str, np.ndarray] = {}
     with held_still(model):
         for measurement in chosen:
-            arrays.update({name: _to_numpy(tensor) for name, tensor in measurement.run(subject).items()})
+            arrays.update({name: to_numpy(tensor) for name, tensor in measurement.run(subject).items()})
         sizes = subject.clean.sizes
     specs = {spec.name: spec for measurement in chosen for spec in measurement.arrays}
     return Snapshot(arrays, specs, components, baselines, methods, sizes)
 
 
-def _to_numpy(tensor: Tensor) -> np.ndarray:
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array on the CPU; half precision comes back in single precision."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor).numpy()

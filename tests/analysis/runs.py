@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynamics.faithfulness import Faithfulness, blank_faithfulness
 from dynamics.measurements.catalogue import MEASUREMENTS
 from dynamics.snapshot import Snapshot
 from dynamics.store import ComponentInfo, create_run
@@ -46,17 +47,51 @@ def random_arrays(rng: np.random.Generator, n: int, methods: int = 0) -> dict[st
     }
 
 
-def write_run(path, steps, rows, listed, metrics=(), metadata=None, finished=True, methods=("gradient",)):
-    """Write a run of the given snapshots and of ``metrics``, pairs of a step and named values."""
+def random_faithfulness(n: int, rankings: int, rows: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """Return rows of faithfulness: losses that fall, and matches that come, with more components kept."""
+    rng = np.random.default_rng(seed)
+    kept = (np.arange(n + 1) / n)[:, None]
+    orders = [np.stack([rng.permutation(n) for _ in range(rankings)]) for _ in range(rows)]
+    shape = (rankings, n + 1, N_EXAMPLES)
+    return [
+        {
+            "kept_loss": (4 - 3 * kept + 0.1 * rng.normal(size=shape)).astype(np.float32),
+            "kept_exact_match": rng.random(shape) < 0.1 + 0.8 * kept,
+            "ranking_score": -np.argsort(order, axis=-1).astype(float),
+            "ranking_order": order,
+        }
+        for order in orders
+    ]
+
+
+def write_run(
+    path,
+    steps,
+    rows,
+    listed,
+    metrics=(),
+    metadata=None,
+    finished=True,
+    methods=("gradient",),
+    rankings=(),
+    faithful=(),
+):
+    """Write a run of the given snapshots, of ``metrics``, pairs of a step and named values, and of ``faithful``.
+
+    With rankings the run has a group for faithfulness; its rows are pairs of a step and arrays.
+    """
 
     def snapshot(arrays):
         sizes = (N_EXAMPLES - 2 * (N_BATCHES - 1), *[2] * (N_BATCHES - 1))
         return Snapshot(arrays, SPECS, listed, BASELINES, methods, sizes)
 
     example = rows[0] if rows else random_arrays(np.random.default_rng(0), len(listed))
-    writer = create_run(path, snapshot(example), metadata or {})
+    blank = blank_faithfulness(snapshot(example), rankings) if rankings else None
+    writer = create_run(path, snapshot(example), metadata or {}, faithfulness=blank)
     for step, arrays in zip(steps, rows, strict=False):
         writer.append("snapshots", step, snapshot(arrays))
+    for step, arrays in faithful:
+        writer.append("faithfulness", step, Faithfulness(arrays, snapshot(example), rankings))
     for step, values in metrics:
         writer.append_metrics(step, values)
     writer.close(finished)

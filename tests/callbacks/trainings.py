@@ -52,7 +52,8 @@ def small_trainer(folder: Path, callbacks: list[L.Callback], **options: Any) -> 
 def tracked(folder: Path, module: L.LightningModule | None = None, data: Any = None, **options: Any):
     """Train with a tracker; options named as its parameters go to it, the others to the trainer."""
     own = {name: options.pop(name) for name in signature(GapTrackerCallback).parameters.keys() & set(options)}
-    tracker = GapTrackerCallback(**{"path": folder / "run.h5", "schedule": 2, "train_gradients": 1, **own})
+    settings = {"path": folder / "run.h5", "schedule": 2, "train_gradients": 1, "faithfulness": None}
+    tracker = GapTrackerCallback(**{**settings, **own})
     trainer = small_trainer(folder, [tracker, *options.pop("callbacks", [])], **options)
     module = small_module() if module is None else module
     trainer.fit(module, small_data() if data is None else data)

@@ -207,6 +207,20 @@ def test_a_row_that_sees_nothing_passes_nothing_on():
     assert all(torch.isfinite(t).all() for t in found)
 
 
+def test_an_eager_row_that_sees_nothing_passes_nothing_on():
+    mask = torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]]).double()
+    q, k, v, g = (random(1, 2, 2, seed=i) for i in range(4))
+
+    def attend(q, k, v):
+        return torch.nan_to_num((q @ k.mT + mask).softmax(-1)) @ v
+
+    found = gradients(attend, (q, k, v), g, ATTENTION)
+    expected = gradients(lambda q, k, v: eager(q, k, v, scale=1.0), (q[:, :1], k, v), g[:, :1], ATTENTION)
+    assert (found[0][0, 1] == 0).all()
+    for one, two in zip((found[0][:, :1], *found[1:]), expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15)
+
+
 @given(st.integers(2, 6), st.floats(0.2, 9), st.floats(-5, 5), st.integers(0, 2**16))
 def test_tempered_gradients_of_a_row_sum_to_zero_and_ignore_a_shift_of_the_scores(m, temperature, shift, seed):
     # Queries and keys of width 1: scores q k, with q = 1; the gradient at the keys is the gradient at the scores.
@@ -344,6 +358,18 @@ def test_mixed_precision_keeps_the_forward_bits_and_comes_close():
     found = torch.autograd.grad(loss, list(model.parameters()))
     for g, r in zip(found, exact, strict=True):
         assert (g - r).norm() < 0.15 * r.norm() + 0.02
+
+
+def test_a_backward_pass_inside_mixed_precision_keeps_the_rules_in_single_precision():
+    q, k, v = (random(2, 3, 4, seed=i, dtype=torch.float32).requires_grad_() for i in range(3))
+    model = Apply(lambda q, k, v: F.layer_norm(F.scaled_dot_product_attention(q, k, v), (4,)))
+    with gim_backward(model):
+        y = model(q, k, v)
+    g = random(2, 3, 4, dtype=torch.float32)
+    expected = torch.autograd.grad(y, (q, k, v), g, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(y, (q, k, v), g)
+    assert equal(found, expected)
 
 
 def test_backward_inside_outside_and_twice_is_the_same():

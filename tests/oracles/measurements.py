@@ -55,6 +55,11 @@ def ablated_scores(oracle, batches, baseline, ablated):
     return scores(oracle, batches, {label: constant(constants[label]) for label in ablated})
 
 
+def kept_scores(oracle, batches, order):
+    """Return losses and exact matches for k = 0 .. n, with all but the first k labels of an order mean-ablated."""
+    return [ablated_scores(oracle, batches, "mean", order[k:]) for k in range(len(order) + 1)]
+
+
 def gradient_norms(oracle, batches, weights):
     """Return ``||grad L_b|| / sqrt(number of weights)`` by component and batch, by autograd on the oracle's leaves."""
     rows = []

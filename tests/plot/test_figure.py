@@ -189,4 +189,6 @@ def test_no_panel_and_an_unknown_one(tmp_path):
     for panels, got in (((), "none"), (("roles", "colours"), "roles, colours")):
         with pytest.raises(AnalysisError) as error:
             figure(tables(tmp_path / "run.h5"), panels=panels)
-        assert str(error.value) == f"the panels must be some of accuracy, rho, agreement, roles, layers; got {got}."
+        assert str(error.value) == (
+            f"the panels must be some of accuracy, rho, agreement, faithfulness, roles, layers, curve; got {got}."
+        )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynamics import open_run
-from dynamics.analysis import rho_table
+from dynamics.analysis import faithfulness_table, rho_table
 from dynamics.plot import draw_run
 
 ARCHIVE = Path(__file__).parents[1] / "data"
@@ -37,8 +37,25 @@ def test_format_1_0():
         assert run["exact_match"].dtype == bool
         assert run.metadata["seed"] == 0
         assert rho_table(run, score="loss")["rho"].notna().all()
+        assert run.faithfulness is None
+
+
+def test_format_1_1():
+    with open_run(ARCHIVE / "run-1.1.h5") as run:
+        assert run.finished
+        assert run.steps.tolist() == [0, 2, 4]
+        assert run.methods == ("gradient", "gim", "ig")
+        group = run.faithfulness
+        assert group.steps.tolist() == [2, 4]
+        assert group.labels("ranking").tolist() == ["gradient_norm", "gim", "|gim|", "ablation", "random"]
+        assert group["kept_loss"].shape == group["kept_exact_match"].shape == (2, 5, 4, 6)
+        assert group["ranking_order"][0].tolist() == [[2, 0, 1], [1, 2, 0], [0, 2, 1], [2, 0, 1], [0, 2, 1]]
+        np.testing.assert_allclose(group["kept_loss"][1, 2, 1].mean(), 4.8167043, rtol=1e-6)
+        table = faithfulness_table(run).set_index(["step", "ranking"])
+        np.testing.assert_allclose(table.loc[(4, "gim"), ["cpr", "cmd"]].tolist(), [0.605873, 0.394127], rtol=1e-5)
 
 
 @pytest.mark.parametrize("suffix", [".html", ".svg"])
-def test_format_1_0_is_drawn(tmp_path, suffix):
-    assert draw_run(ARCHIVE / "run-1.0.h5", tmp_path / f"run{suffix}").stat().st_size > 10_000
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_archived_runs_are_drawn(tmp_path, version, suffix):
+    assert draw_run(ARCHIVE / f"run-{version}.h5", tmp_path / f"run{suffix}").stat().st_size > 10_000

@@ -2,6 +2,12 @@
 
 from dynamics.analysis.accuracy import accuracy_table, thin
 from dynamics.analysis.agreement import agreement_table, recorded_measures
+from dynamics.analysis.faithfulness import (
+    FaithfulnessCurve,
+    faithfulness_curve,
+    faithfulness_curves,
+    faithfulness_table,
+)
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.rank_gap import RankGap, rank_gap
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
@@ -10,6 +16,7 @@ from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_ti
 __all__ = [
     "ROLES",
     "SCORES",
+    "FaithfulnessCurve",
     "RankGap",
     "Timeline",
     "accuracy_table",
@@ -18,6 +25,9 @@ __all__ = [
     "chance_share",
     "classify_roles",
     "default_threshold",
+    "faithfulness_curve",
+    "faithfulness_curves",
+    "faithfulness_table",
     "gap_table",
     "gradient_magnitude",
     "layer_table",

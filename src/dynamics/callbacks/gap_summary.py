@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import lightning as L
+
 from dynamics.analysis import (
     causal_importance,
     chance_share,
@@ -12,6 +14,7 @@ from dynamics.analysis import (
     gradient_magnitude,
     rank_gap,
 )
+from dynamics.callbacks.logged_metrics import PREFIX
 from dynamics.snapshot import Snapshot
 
 
@@ -45,3 +48,12 @@ def gap_summary(snapshot: Snapshot) -> dict[str, float]:
         "bloats": float((roles == "bloat").sum()) if defined else math.nan,
         "chance": n * chance_share(n, threshold),
     }
+
+
+def send_summary(trainer: L.Trainer, snapshot: Snapshot) -> dict[str, float]:
+    """Send `gap_summary` to the trainer's loggers, and return it under the names that they were given."""
+    summary = {f"{PREFIX}{name}": value for name, value in gap_summary(snapshot).items()}
+    if summary:
+        for logger in trainer.loggers:
+            logger.log_metrics(summary, step=trainer.global_step)
+    return summary

@@ -9,30 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from dynamics.callbacks.gap_summary import gap_summary
-from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics, not_logging
+from dynamics.callbacks.find_probe import find_probe
+from dynamics.callbacks.gap_summary import send_summary
+from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
+from dynamics.callbacks.observer import Observer, check_strategy
 from dynamics.callbacks.outbox import Outbox
-from dynamics.callbacks.progress import snapshot_progress
 from dynamics.callbacks.run_metadata import run_metadata
 from dynamics.components import ComponentMap, find_components
 from dynamics.components.base import Weights, check_weights
-from dynamics.errors import ConfigurationError, ProbeError, RunFileError
+from dynamics.errors import RunFileError
+from dynamics.faithfulness import blank_faithfulness
 from dynamics.measurements.ablation import BASELINES
 from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.gradient_norm import training_gradient_norm
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
 from dynamics.probe import Probe
+from dynamics.rankings import select_rankings
 from dynamics.schedules import Schedule
-from dynamics.snapshot import Snapshot, select_baselines, select_measurements, select_methods, take_snapshot
+from dynamics.snapshot import Snapshot, select_baselines, select_measurements, select_methods
 from dynamics.store import RunWriter, check_target, create_run
-from dynamics.store.schema import SNAPSHOTS, TRAIN
+from dynamics.store.schema import FAITHFULNESS, SNAPSHOTS, TRAIN
 
 ScheduleLike = Schedule | int | dict[str, Any] | list[Any]
 
@@ -63,6 +64,12 @@ class GapTrackerCallback(L.Callback):
         methods: Attribution methods, out of ``"gradient"``, ``"gim"`` and ``"ig"``. GIM refuses a model in which one of
             its rules finds nothing to act on, such as one without norms: switch the rule off, or leave the method out.
         ig_steps: Points at which ``ig`` (integrated gradients) takes a gradient.
+        faithfulness: Optimizer steps at which to measure, beside a snapshot, how well the model does with only its
+            highest ranked components (`take_faithfulness`); ``None``: never. It is measured at the end of training
+            too, unless an exception ended it, and never before the first step. A row costs about one forward pass of
+            the probe per ranking and component.
+        faithfulness_rankings: What ranks the components, out of ``gradient_norm``, the ``methods`` and their
+            magnitudes such as ``|gim|``, ``ablation`` and ``random``. Default: all but the magnitudes.
 
     Raises:
         RunFileError: At the start of training, if the file exists or its folder cannot be written.
@@ -87,22 +94,31 @@ class GapTrackerCallback(L.Callback):
         metadata: Mapping[str, Any] | None = None,
         methods: str | Sequence[str] = METHODS,
         ig_steps: int = STEPS,
+        faithfulness: ScheduleLike | None = Schedule.every(5000),
+        faithfulness_rankings: str | Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
         self.schedule = Schedule.from_config(schedule)
         self.train_gradients = Schedule.from_config(train_gradients)
-        self.measurements, self.weights = select_measurements(measurements), check_weights(weights)
-        self.baselines, self.methods = select_baselines(baselines), select_methods(methods)
-        self.rules = GIMRules() if rules is None else rules
-        self.ig_steps = check_steps(ig_steps)
+        self.faithfulness = None if faithfulness is None else Schedule.from_config(faithfulness)
+        self.observer = Observer(
+            select_measurements(measurements),
+            select_baselines(baselines),
+            select_methods(methods),
+            check_weights(weights),
+            GIMRules() if rules is None else rules,
+            check_steps(ig_steps),
+        )
+        self.rankings = select_rankings(faithfulness_rankings, self.observer.possible_rankings())
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
         self._outbox = Outbox()
         self._metrics = LoggedMetrics()
-        self._snapshot_step = self._seen_step = self._gradient_step = -1
-        self._measuring = self._used = self._warned = False
+        self._snapshot: Snapshot | None = None
+        self._snapshot_step = self._faithfulness_step = self._seen_step = self._gradient_step = -1
+        self._used = False
 
     # -- the trainer's hooks -------------------------------------------------------------------------------------
 
@@ -110,11 +126,7 @@ class GapTrackerCallback(L.Callback):
         """Refuse what cannot work before anything is computed."""
         if stage != "fit" or _only_a_trial(trainer):
             return
-        if isinstance(trainer.strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
-            raise ConfigurationError(
-                f"GapTrackerCallback cannot measure under {type(trainer.strategy).__name__}, which shards parameters; "
-                "train with strategy='auto' or 'ddp', or measure saved checkpoints with take_snapshot."
-            )
+        check_strategy(trainer)
         if self._used:
             raise RunFileError(
                 f"this GapTrackerCallback has already written {self.path}; for another call of fit, "
@@ -132,7 +144,7 @@ class GapTrackerCallback(L.Callback):
             return
         with isolate_rng():
             # A probe() of the user's may draw from the global generators.
-            self._probe = self._find_probe(trainer, pl_module)
+            self._probe = find_probe(self._probe, trainer, pl_module)
         if self.components is None:
             self.components = find_components(pl_module)
         snapshot = self._measure(trainer, pl_module)
@@ -141,14 +153,13 @@ class GapTrackerCallback(L.Callback):
             "tracker": {
                 "schedule": repr(self.schedule),
                 "train_gradients": repr(self.train_gradients),
-                "measurements": list(self.measurements),
-                "weights": self.weights,
-                "rules": vars(self.rules),
-                "ig_steps": self.ig_steps,
+                "faithfulness": None if self.faithfulness is None else repr(self.faithfulness),
+                **self.observer.settings(),
             },
             **self.metadata,
         }
-        self._writer = create_run(self.path, snapshot, metadata, self._probe.target_counts(), self.overwrite)
+        blank = None if self.faithfulness is None else blank_faithfulness(snapshot, self.rankings)
+        self._writer = create_run(self.path, snapshot, metadata, self._probe.target_counts(), self.overwrite, blank)
         self._used = True
         self._seen_step, self._gradient_step = trainer.global_step, trainer.global_step - 1
         self._write_snapshot(trainer, snapshot)
@@ -165,7 +176,7 @@ class GapTrackerCallback(L.Callback):
         if not self.train_gradients.within(before, step):
             return
         assert self.components is not None
-        norms = training_gradient_norm(pl_module, self.components, self.weights, optimizer)
+        norms = training_gradient_norm(pl_module, self.components, self.observer.weights, optimizer)
         if not norms.isnan().all() or len(trainer.optimizers) == 1:
             row = {"gradient_norm": norms.cpu().numpy()}
             self._outbox.put(partial(self._writer.append, TRAIN, step, row))
@@ -179,10 +190,14 @@ class GapTrackerCallback(L.Callback):
             return
         # Under accumulation the step stands still for some batches, and then nothing is due.
         self._seen_step = step
-        if self.train_gradients.within(before, step) or self.schedule.within(before, step):
+        keep = self.faithfulness is not None and self.faithfulness.within(before, step)
+        take = keep or self.schedule.within(before, step)
+        if take or self.train_gradients.within(before, step):
             self._record_metrics(trainer)
-        if self.schedule.within(before, step):
+        if take:
             self._take(trainer, pl_module)
+        if keep:
+            self._take_faithfulness(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the validation metrics."""
@@ -201,48 +216,17 @@ class GapTrackerCallback(L.Callback):
         """Take a last snapshot of an interrupted training and close the file."""
         try:
             # A measurement that was interrupted, or failed, is not started again.
-            self._finish(trainer, pl_module, finished=False, snapshot=not self._measuring)
+            self._finish(trainer, pl_module, finished=False, snapshot=not self.observer.at_work)
         except Exception as error:
             # The exception that stopped the training is the one to be seen.
             warnings.warn(f"the last snapshot of {self.path} could not be taken: {error}", RuntimeWarning, stacklevel=2)
 
     # -- the work ------------------------------------------------------------------------------------------------
 
-    def _find_probe(self, trainer: L.Trainer, module: L.LightningModule) -> Probe:
-        if isinstance(self._probe, Probe):
-            return self._probe
-        if self._probe is not None:
-            return Probe(self._probe)
-        for owner in (getattr(trainer, "datamodule", None), module):
-            ask = getattr(owner, "probe", None)
-            # A layer that happens to be called probe is not the question.
-            if callable(ask) and not isinstance(ask, torch.nn.Module):
-                answer = ask()
-                return answer if isinstance(answer, Probe) else Probe(answer)
-        raise ProbeError(
-            "GapTrackerCallback has no probe: expected probe=... or a probe() method on the data module or the module, "
-            "and found neither. Pass a list of batches with input_ids and labels that the model is not trained on."
-        )
-
     def _measure(self, trainer: L.Trainer, module: L.LightningModule) -> Snapshot:
         assert isinstance(self._probe, Probe)
-        self._measuring = True
-        title = f"snapshot at step {trainer.global_step}"
-        with snapshot_progress(trainer, title) as progress, not_logging(module):
-            snapshot = take_snapshot(
-                module,
-                self._probe,
-                self.components,
-                self.measurements,
-                self.baselines,
-                weights=self.weights,
-                progress=progress,
-                rules=self.rules,
-                methods=self.methods,
-                ig_steps=self.ig_steps,
-            )
-        self._measuring = False
-        return snapshot
+        assert self.components is not None
+        return self.observer.snapshot(trainer, module, self._probe, self.components)
 
     def _take(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         snapshot = self._measure(trainer, module)
@@ -252,26 +236,23 @@ class GapTrackerCallback(L.Callback):
             rho = f"{PREFIX}rho"
             module.log(rho, summary[rho], prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)
 
+    def _take_faithfulness(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Measure faithfulness by the snapshot that was taken at this step, and write it."""
+        assert isinstance(self._probe, Probe)
+        assert self._snapshot is not None
+        assert self._writer is not None
+        self._faithfulness_step = step = trainer.global_step
+        row = self.observer.faithfulness(trainer, module, self._probe, self._snapshot, self.rankings)
+        self._outbox.put(partial(self._writer.append, FAITHFULNESS, step, row))
+
     def _write_snapshot(self, trainer: L.Trainer, snapshot: Snapshot) -> dict[str, float]:
         """Write a snapshot, and send its summary to the loggers and back."""
         assert self._writer is not None
         self._snapshot_step = step = trainer.global_step
+        if self.faithfulness is not None:
+            self._snapshot = snapshot
         self._outbox.put(partial(self._writer.append, SNAPSHOTS, step, snapshot))
-        if not self._warned and not np.isfinite(snapshot["loss"]).all():
-            self._warned = True
-            warnings.warn(
-                f"step {step}: the probe's loss is not finite for {(~np.isfinite(snapshot['loss'])).sum()} of "
-                f"{len(snapshot['loss'])} examples. It is recorded as it is, and training goes on.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        if not self.log_metrics:
-            return {}
-        summary = {f"{PREFIX}{name}": value for name, value in gap_summary(snapshot).items()}
-        if summary:
-            for logger in trainer.loggers:
-                logger.log_metrics(summary, step=step)
-        return summary
+        return send_summary(trainer, snapshot) if self.log_metrics else {}
 
     def _record_metrics(self, trainer: L.Trainer) -> None:
         if self._writer is not None and (values := self._metrics.new(trainer)):
@@ -285,6 +266,8 @@ class GapTrackerCallback(L.Callback):
             self._record_metrics(trainer)
             if snapshot and trainer.global_step != self._snapshot_step:
                 self._write_snapshot(trainer, self._measure(trainer, module))
+            if finished and self.faithfulness is not None and trainer.global_step != self._faithfulness_step:
+                self._take_faithfulness(trainer, module)
             complete = finished
         finally:
             self.close(complete)
@@ -313,7 +296,7 @@ class GapTrackerCallback(L.Callback):
             self._writer.close(finished)
         except RunFileError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
-        self._writer = None
+        self._writer = self._snapshot = None
 
 
 def _only_a_trial(trainer: L.Trainer) -> bool:

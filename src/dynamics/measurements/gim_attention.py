@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from dynamics.errors import MeasurementError
-from dynamics.measurements.gim_rules import no_second_derivatives, pattern, softmax_gradient, working_dtype
+from dynamics.measurements.gim_rules import (
+    empty_rows,
+    full_precision,
+    no_second_derivatives,
+    pattern,
+    softmax_gradient,
+    working_dtype,
+)
 
 _SCORES_AT_ONCE = {"cpu": 2**18}
 """How many scores are held at once: what stays in a core's cache, elsewhere 2 ** 26."""
@@ -72,7 +79,7 @@ class FusedAttention(torch.autograd.Function):
             )
         query, key, value, mask = ctx.saved_tensors
         dtype = working_dtype(gradient.dtype)
-        with torch._C.DisableTorchFunction(), torch.autocast(gradient.device.type, enabled=False):
+        with torch._C.DisableTorchFunction(), full_precision(gradient.device.type):
             q, k, v, g = (tensor.to(dtype) for tensor in (query, key, value, gradient))
             groups = q.shape[-3] // k.shape[-3] if call.grouped else 1
             if groups > 1:
@@ -115,10 +122,12 @@ def _gradients(
             part = mask[..., some, seen]
             scores = scores.masked_fill_(~part, -torch.inf) if part.dtype == torch.bool else scores.add_(part)
         # The scores' own memory is used again: at that size, getting memory costs more than arithmetic.
-        weights = pattern(scores)
+        # Causal rows all see the first key; only a mask of the caller's can leave a row nothing.
+        empty = None if mask is None else empty_rows(scores)
+        weights = pattern(scores, empty=empty)
         to_v[..., seen, :] += weights.mT @ g_some
         if call.temperature != 1.0:
-            weights = pattern(scores.div_(call.temperature), out=weights)
+            weights = pattern(scores.div_(call.temperature), out=weights, empty=empty)
         to_scores = softmax_gradient(torch.matmul(g_some, v_seen.mT, out=scores), weights)
         if to_mask is not None:
             place = to_mask[..., some, seen]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,11 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def full_precision(device: str) -> AbstractContextManager[Any]:
+    """Return a context without mixed precision; where there is none, as in most backward passes, it costs nothing."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 def no_second_derivatives() -> None:
     """Raise in a backward pass that is to be differentiated."""
     # The engine enables gradients in a backward pass exactly when create_graph is set.
@@ -28,12 +34,26 @@ def no_second_derivatives() -> None:
         )
 
 
-def pattern(scores: Tensor, temperature: float = 1.0, dim: int = -1, out: Tensor | None = None) -> Tensor:
-    """Return ``softmax(scores / temperature)``, exactly 0 where a score is minus infinity, in float32 or float64."""
+def pattern(
+    scores: Tensor, temperature: float = 1.0, dim: int = -1, out: Tensor | None = None, empty: Tensor | None = None
+) -> Tensor:
+    """Return ``softmax(scores / temperature)``, exactly 0 where a score is minus infinity, in float32 or float64.
+
+    Args:
+        scores: The scores.
+        temperature: The temperature.
+        dim: The dimension it runs over.
+        out: Memory for the result.
+        empty: What `empty_rows` returned; ``None`` if every row is known to see something.
+    """
     tempered = scores if temperature == 1.0 else scores / temperature
     weights = torch.softmax(tempered, dim, working_dtype(scores.dtype), out=out)
-    # A row with nothing but masked positions is NaN until here.
-    return weights.masked_fill_(scores.amax(dim, keepdim=True) == -torch.inf, 0.0)
+    return weights if empty is None else weights.masked_fill_(empty, 0.0)
+
+
+def empty_rows(scores: Tensor, dim: int = -1) -> Tensor:
+    """Return where a row holds nothing but masked scores, whose softmax would be NaN."""
+    return scores.amax(dim, keepdim=True) == -torch.inf
 
 
 def softmax_gradient(gradient: Tensor, weights: Tensor, dim: int = -1) -> Tensor:
@@ -110,7 +130,8 @@ class Softmax:
                     "gim_backward cannot use them; change a copy in the model, or switch the rule off: "
                     "GIMRules(temperature=None)."
                 )
-            gradient = softmax_gradient(arrived[0], pattern(self.scores, temperature, self.dim), self.dim)
+            weights = pattern(self.scores, temperature, self.dim, empty=empty_rows(self.scores, self.dim))
+            gradient = softmax_gradient(arrived[0], weights, self.dim)
             return (gradient.to(to_scores[0].dtype), *to_scores[1:])
 
         self.node.register_hook(replace)
@@ -144,7 +165,7 @@ def freeze_scale(
 
     def replace(ordinary: Tensor) -> Tensor:
         dtype = working_dtype(ordinary.dtype)
-        with torch._C.DisableTorchFunction(), torch.autocast(ordinary.device.type, enabled=False):
+        with torch._C.DisableTorchFunction(), full_precision(ordinary.device.type):
             with torch.no_grad():  # the scale is a constant, so x has no part in a second derivative either
                 data = x.detach().to(dtype)
                 if centred:

@@ -3,5 +3,6 @@
 from dynamics.plot.figure import figure
 from dynamics.plot.output import SUFFIXES, draw_run, output_path
 from dynamics.plot.tables import Tables, read_tables
+from dynamics.plot.tokens import draw_tokens
 
-__all__ = ["SUFFIXES", "Tables", "draw_run", "figure", "output_path", "read_tables"]
+__all__ = ["SUFFIXES", "Tables", "draw_run", "draw_tokens", "figure", "output_path", "read_tables"]

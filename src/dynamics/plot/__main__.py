@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m dynamics.plot",
         description="Draw a run file, also while training still writes to it: accuracy, the rank correlation of "
-        "gradients and causes, the role of every component, and the roles in each layer.",
+        "gradients and causes, the role of every component, the roles in each layer, and how faithful rankings are.",
         epilog="Examples: python -m dynamics.plot run.h5; python -m dynamics.plot run.h5 -o figure.png --x symlog",
     )
     result.add_argument("run", help="run file that the training wrote, such as runs/demo/run.h5")

@@ -12,6 +12,7 @@ from dynamics.errors import AnalysisError
 from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.agreement_panel import agreement_panel
 from dynamics.plot.axes import Data, Panel, StepAxis
+from dynamics.plot.faithfulness_panel import curve_panel, faithfulness_panel
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
 from dynamics.plot.rho_panel import rho_panel
@@ -27,10 +28,14 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, axis),
     "rho": lambda tables, axis: rho_panel(tables.rho, axis),
     "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis),
+    "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+    "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
+WITHOUT_STEPS = ("curve",)
+"""The panels that have another horizontal axis than the optimizer steps; they lie below all others."""
 
 
 def figure(
@@ -70,13 +75,13 @@ def figure(
     if not filled:
         raise AnalysisError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
     # Only the lowest one names the steps.
-    lowest = list(filled)[-1]
-    drawn = [panel for name, panel in filled.items() if name != lowest]
-    drawn += [panel for panel in [chosen[lowest](tables, axis.lowest())] if panel is not None]
+    for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
+        filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
+    drawn = list(filled.values())
     chart = (
         alt.vconcat(*(chart for chart, _ in drawn), spacing=34)
         .add_params(choice)
-        .resolve_scale(color="independent", y="independent", x="shared")
+        .resolve_scale(color="independent", y="independent", x="independent")
     )
     if title:
         brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)

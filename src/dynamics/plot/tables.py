@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dynamics.analysis import SCORES, accuracy_table, agreement_table, read_timeline, thin
+from dynamics.analysis import (
+    SCORES,
+    accuracy_table,
+    agreement_table,
+    faithfulness_curves,
+    faithfulness_table,
+    read_timeline,
+    thin,
+)
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
 
@@ -25,6 +33,9 @@ class Tables:
             ``causal, rank_causal, delta, role`` for each score, as ``delta_loss``.
         layers: One row per snapshot and layer: ``step, layer, components, chance``, and ``heroes, bloats`` for each
             score.
+        faithfulness: ``step, ranking, score, cpr, cmd, full, empty, reason``, both scores below each other; no row if
+            the run has none.
+        curves: ``step, ranking, score, kept, faithfulness``, both scores below each other.
     """
 
     name: str
@@ -34,6 +45,8 @@ class Tables:
     agreement: pd.DataFrame
     cells: pd.DataFrame
     layers: pd.DataFrame
+    faithfulness: pd.DataFrame
+    curves: pd.DataFrame
 
 
 def read_tables(run: Run, baseline: str = "mean", threshold: float | None = None) -> Tables:
@@ -60,6 +73,16 @@ def read_tables(run: Run, baseline: str = "mean", threshold: float | None = None
             ["causal", "rank_causal", "delta", "role"],
         ),
         _side_by_side({score: timeline.layer_table() for score, timeline in timelines.items()}, ["heroes", "bloats"]),
+        *_faithfulness(run),
+    )
+
+
+def _faithfulness(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+    if run.faithfulness is None:
+        return pd.DataFrame(columns=["step"]), pd.DataFrame(columns=["step"])
+    return (
+        pd.concat([faithfulness_table(run, score) for score in SCORES], ignore_index=True),
+        pd.concat([faithfulness_curves(run, score) for score in SCORES], ignore_index=True),
     )
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynamics.store.schema import METRIC_ARRAYS, METRICS, SNAPSHOTS, TRAIN, TRAIN_ARRAYS, Axis
+from dynamics.store.schema import FAITHFULNESS, METRIC_ARRAYS, METRICS, SNAPSHOTS, TRAIN, TRAIN_ARRAYS, Axis
 from dynamics.store.writer import RunWriter
 
 if TYPE_CHECKING:
     # For the type alone: the store must not import torch.
+    from dynamics.faithfulness import Faithfulness
     from dynamics.snapshot import Snapshot
 
 
@@ -22,6 +23,7 @@ def create_run(
     metadata: Mapping[str, Any],
     target_counts: Sequence[int] | None = None,
     overwrite: bool = False,
+    faithfulness: Faithfulness | None = None,
 ) -> RunWriter:
     """Create a run file that holds snapshots like the given one, and open it for writing; it has no rows yet.
 
@@ -31,6 +33,7 @@ def create_run(
         metadata: Configuration and provenance, of anything that JSON can hold.
         target_counts: Target tokens of each example, if they are known.
         overwrite: Replace an existing file.
+        faithfulness: What a row of faithfulness will look like; ``None``: the run will hold none.
 
     Raises:
         RunFileError: If the file exists and may not be replaced, or cannot be written.
@@ -66,4 +69,10 @@ def create_run(
         TRAIN: [(spec, np.zeros(len(components), snapshot["loss"].dtype)) for spec in TRAIN_ARRAYS],
         METRICS: [(spec, np.zeros(0)) for spec in METRIC_ARRAYS],
     }
+    if faithfulness is not None:
+        axes += [
+            Axis("ranking", faithfulness.rankings, "what the components are ranked by"),
+            Axis("kept", list(range(len(components) + 1)), "number of components kept, the highest ranked ones"),
+        ]
+        groups[FAITHFULNESS] = [(faithfulness.spec(name), faithfulness[name]) for name in faithfulness]
     return RunWriter(path, axes, groups, metadata, overwrite)

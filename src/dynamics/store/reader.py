@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from dynamics.errors import RunFileError
-from dynamics.store.schema import FORMAT, METRICS, SNAPSHOTS, TRAIN, VERSION, ComponentInfo
+from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, TRAIN, VERSION, ComponentInfo
 
 if TYPE_CHECKING:
     import xarray
@@ -101,12 +101,14 @@ class Run(Mapping[str, np.ndarray]):
         snapshots: The group of snapshots; the run itself reads from it.
         train: The group of training gradients.
         metrics: The group of logged metrics: ``run.metrics["value"]`` is ``(step, metric)``.
+        faithfulness: The group of faithfulness rows; ``None`` if the run recorded none.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path, self._file = path, file
         self.metadata: dict[str, Any] = dict(json.loads(file.attrs["metadata"]))
         self.snapshots, self.train, self.metrics = (RunGroup(file[name], path) for name in (SNAPSHOTS, TRAIN, METRICS))
+        self.faithfulness = RunGroup(file[FAITHFULNESS], path) if FAITHFULNESS in file else None
         columns = [file[f"component{name}"] for name in ("", "_layer", "_kind", "_head")]
         labels, layers, kinds, heads = (
             column.asstr()[:] if h5py.check_string_dtype(column.dtype) else column[:].tolist() for column in columns
@@ -154,15 +156,26 @@ class Run(Mapping[str, np.ndarray]):
         return f"Run({str(self.path)!r}: {len(self.steps)} snapshots of {len(self.components)} components, {state})"
 
     def to_xarray(self, group: str = SNAPSHOTS) -> xarray.Dataset:
-        """Return a group (``snapshots``, ``train`` or ``metrics``) as an `xarray.Dataset` in memory."""
-        dataset = {SNAPSHOTS: self.snapshots, TRAIN: self.train, METRICS: self.metrics}[group].to_xarray()
+        """Return a group as an `xarray.Dataset` in memory.
+
+        Args:
+            group: ``snapshots``, ``train``, ``metrics``, or ``faithfulness`` if the run recorded it.
+        """
+        groups = {found.name: found for found in self._groups()}
+        if group not in groups:
+            raise KeyError(f"{self.path} has no group {group!r}; it has {', '.join(groups)}.")
+        dataset = groups[group].to_xarray()
         dataset.attrs["metadata"] = json.dumps(self.metadata)
         return dataset
 
     def refresh(self) -> None:
         """Take notice of rows that were added since the file was opened."""
-        for group in (self.snapshots, self.train, self.metrics):
+        for group in self._groups():
             group.refresh()
+
+    def _groups(self) -> list[RunGroup]:
+        found = (self.snapshots, self.train, self.metrics, self.faithfulness)
+        return [group for group in found if group is not None]
 
     def close(self) -> None:
         """Close the file."""

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from dynamics.arrays import ArraySpec
 
 FORMAT = "gap-dynamics run"
-VERSION = "1.0"
-"""``major.minor``. A reader reads every minor version of its own major version."""
+VERSION = "1.1"
+"""``major.minor``. A reader reads every minor version of its own major version.
 
-SNAPSHOTS, TRAIN, METRICS = "snapshots", "train", "metrics"
-"""The groups, each with a ``step`` axis of its own."""
+1.1 added the group ``faithfulness``.
+"""
+
+SNAPSHOTS, TRAIN, METRICS, FAITHFULNESS = "snapshots", "train", "metrics", "faithfulness"
+"""The groups, each with a ``step`` axis of its own; ``faithfulness`` only where it was asked for."""
 
 METRIC_NAME_BYTES = 128
 """Room for a metric's name: SWMR cannot write strings of variable length."""
