@@ -19,6 +19,7 @@ from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.interventions import held_still
 from dynamics.measurements.scorer import Scorer
+from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe
 
 Progress = Callable[[int, int], None]
@@ -111,6 +112,7 @@ def take_snapshot(
     weights: Weights = "value_out",
     methods: str | Iterable[str] = METHODS,
     progress: Progress | None = None,
+    self_repair_threshold: float = THRESHOLD,
 ) -> Snapshot:
     """Measure every component of a model on a probe, and leave the model as it was.
 
@@ -121,18 +123,22 @@ def take_snapshot(
         model: The model, or a module (such as a LightningModule) that holds it.
         probe: The examples.
         components: What to measure; default: what `find_components` finds.
-        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``. The
-            unablated loss and exact match (``clean``) always belong to it.
+        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``self_repair``,
+            ``ablation``. The unablated loss and exact match (``clean``) always belong to it. ``self_repair`` refuses a
+            model whose attention it does not find: leave it out there.
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
         rules: Backward rules of the attribution method ``gim``; default: all of them, with temperature 2.
         weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
         methods: Attribution methods, out of ``"gradient"`` and ``"gim"``.
         progress: Called as ``progress(done, total)`` after each scored batch.
+        self_repair_threshold: Nats that a position must contribute to be one of the two that make an attention row
+            count in ``self_repair``.
 
     Returns:
         The snapshot: ``loss`` and ``exact_match`` ``(example,)``, ``weight_norm`` ``(component,)``, ``gradient_norm``
-        ``(component, batch)``, ``attribution`` ``(method, component, example)``, ``ablation_loss`` and
-        ``ablation_exact_match`` ``(baseline, component, example)``.
+        ``(component, batch)``, ``attribution`` ``(method, component, example)``, ``self_repair_rows`` and
+        ``self_repair_interaction`` ``(component, example)``, ``ablation_loss`` and ``ablation_exact_match``
+        ``(baseline, component, example)``.
 
     Raises:
         ComponentError: If the components are not found or do not fit the model.
@@ -158,7 +164,15 @@ def take_snapshot(
             progress(done, total)
 
     network = components.network(model) if probe.custom_objective is None else model
-    subject = Subject(Scorer(model, network, probe, tick), components, baselines, methods, weights, rules or GIMRules())
+    subject = Subject(
+        Scorer(model, network, probe, tick),
+        components,
+        baselines,
+        methods,
+        weights,
+        rules or GIMRules(),
+        self_repair_threshold=check_threshold(self_repair_threshold),
+    )
     total = sum(measurement.passes(subject) for measurement in chosen)
     arrays: dict[str, np.ndarray] = {}
     with held_still(model):

@@ -52,7 +52,7 @@ def tracked(folder: Path, module: L.LightningModule | None = None, data: Any = N
     """Train with a tracker; options named as its parameters go to it, the others to the trainer."""
     tracker_names = {
         "path", "probe", "schedule", "measurements", "train_gradients", "weights", "baselines", "overwrite",
-        "log_metrics", "components", "metadata", "rules", "methods",
+        "log_metrics", "components", "metadata", "rules", "methods", "self_repair_threshold",
     }  # fmt: skip
     own = {name: options.pop(name) for name in tracker_names & set(options)}
     tracker = GapTrackerCallback(**{"path": folder / "run.h5", "schedule": 2, "train_gradients": 1, **own})

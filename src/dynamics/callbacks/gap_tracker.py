@@ -27,6 +27,7 @@ from dynamics.measurements.ablation import BASELINES
 from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.gradient_norm import training_gradient_norm
+from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe
 from dynamics.schedules import Schedule
 from dynamics.snapshot import Snapshot, select_baselines, select_measurements, select_methods, take_snapshot
@@ -48,7 +49,8 @@ class GapTrackerCallback(L.Callback):
         probe: What to measure on: a `Probe`, any iterable of batches (see `Probe`), or ``None`` to ask the data
             module's, then the module's ``probe()``.
         schedule: Optimizer steps at which to take a snapshot: a `Schedule`, or what `Schedule.from_config` reads.
-        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``.
+        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``self_repair``,
+            ``ablation``. ``self_repair`` refuses a model whose attention it does not find: leave it out there.
         train_gradients: Optimizer steps at which to record the norm of the *training* gradient per component, before
             clipping: it costs no backward pass, so it can be much denser. The gradient recorded at step s is the one
             that leads from step s to s + 1.
@@ -61,6 +63,8 @@ class GapTrackerCallback(L.Callback):
         metadata: Anything that JSON can hold, to be kept in the file's metadata.
         methods: Attribution methods, out of ``"gradient"`` and ``"gim"``. GIM refuses a model in which one of its rules
             finds nothing to act on, such as one without norms: switch the rule off, or leave the method out.
+        self_repair_threshold: Nats that a position must contribute to be one of the two that make an attention row
+            count in ``self_repair``.
 
     Raises:
         RunFileError: At the start of training, if the file exists or its folder cannot be written.
@@ -84,6 +88,7 @@ class GapTrackerCallback(L.Callback):
         components: ComponentMap | None = None,
         metadata: Mapping[str, Any] | None = None,
         methods: str | Sequence[str] = METHODS,
+        self_repair_threshold: float = THRESHOLD,
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
@@ -92,6 +97,7 @@ class GapTrackerCallback(L.Callback):
         self.measurements, self.weights = select_measurements(measurements), check_weights(weights)
         self.baselines, self.methods = select_baselines(baselines), select_methods(methods)
         self.rules = GIMRules() if rules is None else rules
+        self.self_repair_threshold = check_threshold(self_repair_threshold)
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
@@ -140,6 +146,7 @@ class GapTrackerCallback(L.Callback):
                 "measurements": list(self.measurements),
                 "weights": self.weights,
                 "rules": vars(self.rules),
+                "self_repair_threshold": self.self_repair_threshold,
             },
             **self.metadata,
         }
@@ -234,6 +241,7 @@ class GapTrackerCallback(L.Callback):
                 progress=progress,
                 rules=self.rules,
                 methods=self.methods,
+                self_repair_threshold=self.self_repair_threshold,
             )
         self._measuring = False
         return snapshot

@@ -27,6 +27,7 @@ class Subject:
         methods: Attribution methods.
         weights: Which weights count as a component's own.
         rules: Backward rules of the attribution method ``gim``.
+        self_repair_threshold: Nats that a position must contribute to be one of the two that make a row count.
     """
 
     score: Scorer
@@ -35,6 +36,7 @@ class Subject:
     methods: tuple[str, ...]
     weights: Weights
     rules: GIMRules
+    self_repair_threshold: float
 
     @property
     def model(self) -> nn.Module:
