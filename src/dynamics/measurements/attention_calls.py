@@ -43,6 +43,11 @@ class AttentionCall:
         return tuple(tensor._version for tensor in (self.output, self.value, *self.sources))
 
     @property
+    def where(self) -> str:
+        """Return the module that ran it, for messages."""
+        return repr(self.path) if self.path else "the model itself"
+
+    @property
     def unchanged(self) -> bool:
         """Say whether its tensors still hold what they held: a model may write into them afterwards."""
         return self._now() == self._versions

@@ -71,12 +71,12 @@ def attention_of(component: Component, z: Tensor, calls: Sequence[AttentionCall]
         if head < outputs.shape[1] and _same(outputs[:, head], z):
             if call.dropout > 0:
                 raise MeasurementError(
-                    f"{component.label}: the attention in {call.path!r} drops weights at random "
+                    f"{component.label}: the attention in {call.where} drops weights at random "
                     f"(dropout_p={call.dropout:g}) in evaluation mode, so its self-repair cannot be measured; "
                     f"{LEAVE_OUT}."
                 )
             return call, head
-    paths = ", ".join(dict.fromkeys(repr(call.path) for call in near))
+    paths = ", ".join(dict.fromkeys(call.where for call in near))
     raise MeasurementError(
         f"{component.label}: the {site.point} of {site.module!r} from {site.start} on was expected to be what the "
         f"attention in {paths} made (softmax weights times values, {z.shape[-1]} entries a head, one head after the "

@@ -89,16 +89,18 @@ def removal_effects(weights: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor, Te
     (p1, p2), (g1, g2) = weights.gather(-1, top).unbind(-1), slopes.gather(-1, top).unbind(-1)
     # The others' weight is summed up: 1 - p1 - p2 has no correct digit where two positions hold nearly everything.
     others = weights.scatter(-1, top, 0.0)
-    rest, tail = others.sum(-1), (others * slopes).sum(-1)
-    # As the weights sum to 1, R(S) = sum of p over S * (mean of g over S - mean of g over the others).
-    one = p1 * (g1 - _mean(p2 * g2 + tail, p2 + rest))
-    two = p2 * (g2 - _mean(p1 * g1 + tail, p1 + rest))
-    both = p1 * g1 + p2 * g2 - (p1 + p2) * _mean(tail, rest)
+    rest = others.sum(-1)
+    # As the weights sum to 1, R(S) is the sum over i in S of p_i times the others' mean of g_i - g_j. Differences of
+    # slopes, since what all positions share moves nothing and would drown what they do not share.
+    less1, less2 = ((others * (g[..., None] - slopes)).sum(-1) for g in (g1, g2))
+    one = _over(p1 * (p2 * (g1 - g2) + less1), p2 + rest, p1 * g1)
+    two = _over(p2 * (p1 * (g2 - g1) + less2), p1 + rest, p2 * g2)
+    both = _over(p1 * less1 + p2 * less2, rest, p1 * g1 + p2 * g2)
     return one, two, both
 
 
-def _mean(total: Tensor, weight: Tensor) -> Tensor:
-    return torch.where(weight == 0, 0.0, total / weight)
+def _over(total: Tensor, weight: Tensor, nothing_left: Tensor) -> Tensor:
+    return torch.where(weight == 0, nothing_left, total / weight)
 
 
 def _of_batch(score: Scorer, heads: Sequence[Component], threshold: float, batch: Any) -> Tensor:
@@ -146,7 +148,7 @@ def _check_sums(weights: Tensor, call: AttentionCall, label: str) -> None:
     off = ((sums - 1).abs() > 1e-4 + 4 * precision) & (sums != 0)
     if off.any():
         raise MeasurementError(
-            f"{label}: the weights of the attention in {call.path!r} were expected to sum to 1 in every row; got "
+            f"{label}: the weights of the attention in {call.where} were expected to sum to 1 in every row; got "
             f"{sums[off][0].item():.4g}. Where something is done to them after the softmax (a sink, dropout, a mask, a "
             f"difference), self-repair is not defined; {LEAVE_OUT}."
         )
