@@ -89,7 +89,7 @@ def test_every_way_to_write_grouped_attention_equals_the_oracle(how):
     logits = net.head(attention.out(z.transpose(1, 2).flatten(-2)) + x)[..., 0]
     (gradients,) = torch.autograd.grad(-F.softplus(-logits).mean(-1).sum(), [z])
     expected = expected_of(patterns, v, gradients, 0.01)
-    assert expected[0].sum() > 20
+    assert expected[0].sum() > 9
     assert_same(measure(net, Probe([x], objective), GROUPED_MAP), expected)
 
 
@@ -128,7 +128,7 @@ def test_layouts_agree():
     # As many positions as there are heads in a group: sizes alone do not tell the letters apart.
     probe = Probe([inputs(length=2), inputs(length=5)], objective)
     found = [measure(randomised(Net(kind(8)), seed=3), probe, GROUPED_MAP) for kind in (Matrices, Letters, Flat)]
-    assert found[0][0].sum() > 10
+    assert found[0][0].sum() > 9
     for other in found[1:]:
         assert_same(other, found[0])
 
@@ -175,7 +175,7 @@ def test_heads_in_another_order_are_an_error():
             return self.out(F.scaled_dot_product_attention(q, q, q).transpose(1, 2).flip(2).flatten(-2))
 
     with pytest.raises(
-        MeasurementError, match="^L0H0: the input of 'attention.out' from 0 on was expected to be what "
+        MeasurementError, match=r"^L0H0: the input of 'attention\.out' from 0 on was expected to be what "
     ):
         measure(randomised(Net(Reordered())), Probe([inputs()], objective), GROUPED_MAP)
 
@@ -241,7 +241,7 @@ def test_padding_changes_nothing(float_mask):
     together = measure(net, Probe([(x, mask)], masked_objective), GROUPED_MAP)
     parts = (x[:1], x[1:2, :4], x[2:, 2:])
     alone = Probe([(part, torch.ones(part.shape[:2], dtype=torch.bool)) for part in parts], masked_objective)
-    assert together[0].sum() > 20
+    assert together[0].sum() > 9
     assert_same(together, measure(net, alone, GROUPED_MAP))
 
 
@@ -309,7 +309,7 @@ def test_hugging_face_models_equal_the_oracle_eager_and_fused(family):
     batch = tokens()
     model, components = tiny(family, "eager")
     expected = by_hand(family, model, components, batch)
-    assert expected[0].sum() > 20
+    assert expected[0].sum() > 9
     for attention in ("eager", "sdpa"):
         model, _ = tiny(family, attention)
         assert_same(measure(model, Probe([batch]), components), expected, rtol=1e-7)
