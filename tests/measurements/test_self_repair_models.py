@@ -312,7 +312,8 @@ def test_hugging_face_models_equal_the_oracle_eager_and_fused(family):
     assert expected[0].sum() > 9
     for attention in ("eager", "sdpa"):
         model, _ = tiny(family, attention)
-        assert_same(measure(model, Probe([batch]), components), expected, rtol=1e-7)
+        # Llama's eager softmax runs in single precision, whatever the model's.
+        assert_same(measure(model, Probe([batch]), components), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -324,4 +325,4 @@ def test_padded_hugging_face_examples_equal_the_same_examples_alone(family, atte
     batch["attention_mask"][1, 5:] = 0
     batch["labels"][1, 5:] = -100
     alone = [{name: t[e : e + 1, : 5 if e == 1 else 7] for name, t in batch.items()} for e in range(3)]
-    assert_same(measure(model, Probe([batch]), components), measure(model, Probe(alone), components), rtol=1e-7)
+    assert_same(measure(model, Probe([batch]), components), measure(model, Probe(alone), components), rtol=1e-5)

@@ -1,6 +1,5 @@
 """Attention self-repair by hand: scores are taken out of a row, the softmax is made anew, one row at a time."""
 
-import numpy as np
 import torch
 
 from tests.oracles.decoder import softmax
@@ -56,7 +55,7 @@ def self_repair(oracle, batches, threshold):
             pairs.append(of_rows(oracle.rows[label], gradient, threshold) if is_head else (float("nan"),) * 2)
         counts.append([count for count, _ in pairs])
         means.append([mean for _, mean in pairs])
-    return np.array(counts, dtype=float), np.array(means, dtype=float)
+    return tuple(torch.tensor(rows, dtype=torch.float64).numpy() for rows in (counts, means))
 
 
 def slope_by_differences(oracle, ids, labels, label, t, direction, step=1e-5):
