@@ -30,9 +30,9 @@ def measure(model, fixed, components=None, threshold=0.01):
     return tuple(snapshot[name] for name in NAMES)
 
 
-def assert_same(found, expected, rtol=1e-10):
+def assert_same(found, expected, rtol=1e-10, atol=1e-12):
     np.testing.assert_array_equal(found[0], expected[0])
-    np.testing.assert_allclose(found[1], expected[1], rtol=rtol, atol=1e-12)
+    np.testing.assert_allclose(found[1], expected[1], rtol=rtol, atol=atol)
 
 
 # --- against the oracle ----------------------------------------------------------------------------------------------

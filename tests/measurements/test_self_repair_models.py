@@ -248,6 +248,10 @@ def test_padding_changes_nothing(float_mask):
 # --- Hugging Face ----------------------------------------------------------------------------------------------------
 
 
+ROUNDING = {"gpt2": 1e-12, "llama": 1e-6}
+"""Llama's norms, rotation and eager softmax run in single precision, whatever the model's."""
+
+
 def tiny(family, attention):
     transformers = pytest.importorskip("transformers", reason="needs transformers, to build the models")
     if family == "gpt2":
@@ -312,8 +316,7 @@ def test_hugging_face_models_equal_the_oracle_eager_and_fused(family):
     assert expected[0].sum() > 9
     for attention in ("eager", "sdpa"):
         model, _ = tiny(family, attention)
-        # Llama's eager softmax runs in single precision, whatever the model's.
-        assert_same(measure(model, Probe([batch]), components), expected, rtol=1e-5)
+        assert_same(measure(model, Probe([batch]), components), expected, atol=ROUNDING[family])
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -325,4 +328,6 @@ def test_padded_hugging_face_examples_equal_the_same_examples_alone(family, atte
     batch["attention_mask"][1, 5:] = 0
     batch["labels"][1, 5:] = -100
     alone = [{name: t[e : e + 1, : 5 if e == 1 else 7] for name, t in batch.items()} for e in range(3)]
-    assert_same(measure(model, Probe([batch]), components), measure(model, Probe(alone), components), rtol=1e-5)
+    assert_same(
+        measure(model, Probe([batch]), components), measure(model, Probe(alone), components), atol=ROUNDING[family]
+    )
