@@ -127,6 +127,10 @@ AND_PAIR = Majority((Planted(), Planted(gain=2.0, bias=0.5, out=0.5), _OFF, _OFF
 """Heads 0 and 1 are needed together."""
 
 
+WITHOUT_ATTENTION = ("weight_norm", "gradient_norm", "attribution", "ablation")
+"""The measurements that can be taken of a model whose "heads" are no attention."""
+
+
 class Channels(nn.Module):
     """No transformer at all: two "heads" that scale the input, and an "MLP" that returns a tuple.
 

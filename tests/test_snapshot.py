@@ -12,7 +12,7 @@ from dynamics.errors import ComponentError, MeasurementError
 from dynamics.model import SequenceModule
 from dynamics.probe import Probe, sequence_objective
 from dynamics.snapshot import select_measurements
-from tests.cases import Channels, channels_map, channels_probe
+from tests.cases import WITHOUT_ATTENTION, Channels, channels_map, channels_probe
 from tests.strategies import decoder, probe, scenes
 
 
@@ -76,7 +76,7 @@ def test_the_model_is_left_as_it_was_even_when_the_objective_fails(stop_after):
     before = everything_about(model)
     if stop_after is None:
         take_snapshot(model, kept)
-        assert calls == 2 + 2 + (1 + 1 + 8) * 2 + 2 * 2 * 6
+        assert calls == 2 + 2 + (1 + 1 + 8) * 2 + 2 + 2 * 2 * 6
     else:
         with pytest.raises(StopError):
             take_snapshot(model, kept)
@@ -90,7 +90,7 @@ def test_it_leaves_any_model_as_it_was_and_gives_the_same_again(scene, weights):
     first = take_snapshot(model, probe, weights=weights)
     assert everything_about(model) == before
     again = take_snapshot(model, probe, weights=weights)
-    assert all((first[name] == again[name]).all() for name in first)
+    assert all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -102,14 +102,14 @@ def test_it_works_with_autograd_off_and_leaves_it_off(mode):
         before = everything_about(model)
         inside = take_snapshot(model, fixed)
         assert everything_about(model) == before
-    assert all((inside[name] == expected[name]).all() for name in expected)
+    assert all(np.array_equal(inside[name], expected[name], equal_nan=True) for name in expected)
 
 
 def test_a_dropping_and_wrapped_model_gives_what_the_bare_one_gives():
     bare = decoder()
     fixed = probe(bare)
     expected, snapshot = take_snapshot(bare, fixed), take_snapshot(used_model(), fixed)
-    assert all((snapshot[name] == expected[name]).all() for name in expected)
+    assert all(np.array_equal(snapshot[name], expected[name], equal_nan=True) for name in expected)
     assert snapshot.components.root == "model"
 
 
@@ -133,9 +133,9 @@ def test_the_default_objective_is_given_the_transformer_and_ones_own_what_was_ha
     fixed = probe(holder.inner)
     expected = take_snapshot(holder.inner, fixed)
     for snapshot in (take_snapshot(holder, fixed), take_snapshot(holder, Probe(fixed.batches, objective))):
-        assert all((snapshot[name] == expected[name]).all() for name in expected)
+        assert all(np.array_equal(snapshot[name], expected[name], equal_nan=True) for name in expected)
     assert all(model is holder for model in given)
-    assert len(given) == 48
+    assert len(given) == 50
 
 
 def test_what_a_snapshot_holds():
@@ -147,11 +147,13 @@ def test_what_a_snapshot_holds():
         "weight_norm": ("component",),
         "gradient_norm": ("component", "batch"),
         "attribution": ("method", "component", "example"),
+        "self_repair_rows": ("component", "example"),
+        "self_repair_interaction": ("component", "example"),
         "ablation_loss": ("baseline", "component", "example"),
         "ablation_exact_match": ("baseline", "component", "example"),
     }
     assert {name: snapshot.dims(name) for name in snapshot} == dims
-    assert len(snapshot) == 7
+    assert len(snapshot) == 9
     assert snapshot.batch_sizes == (3, 2)
     assert snapshot.methods == ("gradient", "gim", "ig")
     assert snapshot.spec("loss").units == "nat"
@@ -175,8 +177,8 @@ def test_an_array_that_was_not_measured_is_an_error():
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [
-        ("all", ("clean", "weight_norm", "gradient_norm", "attribution", "ablation")),
-        (["ablation", "all"], ("clean", "weight_norm", "gradient_norm", "attribution", "ablation")),
+        ("all", ("clean", "weight_norm", "gradient_norm", "attribution", "self_repair", "ablation")),
+        (["ablation", "all"], ("clean", "weight_norm", "gradient_norm", "attribution", "self_repair", "ablation")),
         ([], ("clean",)),
         ("clean", ("clean",)),
         (["ablation", "weight_norm"], ("clean", "weight_norm", "ablation")),
@@ -192,7 +194,7 @@ def test_a_name_that_is_not_known_is_an_error():
     for options, message in (
         (
             {"measurements": ["ablation", "gim", "abl"]},
-            "measurements must be among all, clean, weight_norm, gradient_norm, attribution, ablation; "
+            "measurements must be among all, clean, weight_norm, gradient_norm, attribution, self_repair, ablation; "
             "got 'abl', 'gim'.",
         ),
         ({"baselines": ("mean", "median")}, "baselines must be among mean, zero; got 'median'."),
@@ -250,6 +252,7 @@ def test_nan_weights_are_recorded_not_raised():
     assert not snapshot["exact_match"].any()
     assert np.isnan(snapshot["gradient_norm"]).all()
     assert np.isnan(snapshot["attribution"]).all()
+    assert np.isnan(snapshot["self_repair_rows"]).all()
     mlp = snapshot.components.labels.index("L0MLP")
     # Only with the broken MLP set to zero is anything left to see.
     assert np.isfinite(snapshot["ablation_loss"][1]).all(-1).tolist() == [c == mlp for c in range(6)]
@@ -271,7 +274,7 @@ def test_half_precision_comes_back_in_single_precision(dtype):
 def test_a_module_with_a_component_map_of_its_own_is_left_as_it_was():
     model = Channels().train()
     before = everything_about(model)
-    snapshot = take_snapshot(model, channels_probe(), channels_map(), methods="gradient")
+    snapshot = take_snapshot(model, channels_probe(), channels_map(), WITHOUT_ATTENTION, methods="gradient")
     assert everything_about(model) == before
     assert snapshot.batch_sizes == (3, 1)
 
@@ -303,5 +306,5 @@ def test_a_batch_norm_in_training_mode_keeps_its_running_statistics():
 
     model = Normed().train()
     before = everything_about(model)
-    take_snapshot(model, channels_probe(), channels_map(), methods="gradient")
+    take_snapshot(model, channels_probe(), channels_map(), WITHOUT_ATTENTION, methods="gradient")
     assert everything_about(model) == before

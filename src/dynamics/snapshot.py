@@ -20,6 +20,7 @@ from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
 from dynamics.measurements.interventions import held_still
 from dynamics.measurements.scorer import Scorer
+from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe
 
 Progress = Callable[[int, int], None]
@@ -113,6 +114,7 @@ def take_snapshot(
     methods: str | Iterable[str] = METHODS,
     progress: Progress | None = None,
     ig_steps: int = STEPS,
+    self_repair_threshold: float = THRESHOLD,
 ) -> Snapshot:
     """Measure every component of a model on a probe, and leave the model as it was.
 
@@ -123,19 +125,23 @@ def take_snapshot(
         model: The model, or a module (such as a LightningModule) that holds it.
         probe: The examples.
         components: What to measure; default: what `find_components` finds.
-        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``. The
-            unablated loss and exact match (``clean``) always belong to it.
+        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``self_repair``,
+            ``ablation``. The unablated loss and exact match (``clean``) always belong to it. ``self_repair`` refuses a
+            model whose attention it does not find: leave it out there.
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
         rules: Backward rules of the attribution method ``gim``; default: all of them, with temperature 2.
         weights: A component's own weights: ``"value_out"`` (default) or ``"all"``.
         methods: Attribution methods, out of ``"gradient"``, ``"gim"`` and ``"ig"`` (integrated gradients).
         progress: Called as ``progress(done, total)`` after each scored batch.
         ig_steps: Points at which ``ig`` takes a gradient, each a forward and a backward pass.
+        self_repair_threshold: Nats that a position must contribute to be one of the two that make an attention row
+            count in ``self_repair``.
 
     Returns:
         The snapshot: ``loss`` and ``exact_match`` ``(example,)``, ``weight_norm`` ``(component,)``, ``gradient_norm``
-        ``(component, batch)``, ``attribution`` ``(method, component, example)``, ``ablation_loss`` and
-        ``ablation_exact_match`` ``(baseline, component, example)``.
+        ``(component, batch)``, ``attribution`` ``(method, component, example)``, ``self_repair_rows`` and
+        ``self_repair_interaction`` ``(component, example)``, ``ablation_loss`` and ``ablation_exact_match``
+        ``(baseline, component, example)``.
 
     Raises:
         ComponentError: If the components are not found or do not fit the model.
@@ -169,6 +175,7 @@ def take_snapshot(
         weights,
         rules or GIMRules(),
         check_steps(ig_steps),
+        check_threshold(self_repair_threshold),
     )
     total = sum(measurement.passes(subject) for measurement in chosen)
     arrays: dict[str, np.ndarray] = {}

@@ -360,7 +360,12 @@ def test_rows_still_waiting_at_the_end_are_not_dropped(tmp_path, monkeypatch):
 def test_a_subset_of_measurements_and_all_weights(tmp_path):
     keep = Keep()
     tracked(
-        tmp_path, measurements=("gradient_norm", "weight_norm"), baselines=("zero",), weights="all", callbacks=[keep]
+        tmp_path,
+        measurements=("gradient_norm", "weight_norm"),
+        baselines=("zero",),
+        weights="all",
+        self_repair_threshold=0.25,
+        callbacks=[keep],
     )
     with open_run(tmp_path / "run.h5") as run:
         assert sorted(run) == ["exact_match", "gradient_norm", "loss", "weight_norm"]
@@ -374,6 +379,7 @@ def test_a_subset_of_measurements_and_all_weights(tmp_path):
             "weights": "all",
             "rules": {"temperature": 2.0, "freeze_norm": True, "split_products": True},
             "ig_steps": 8,
+            "self_repair_threshold": 0.25,
         }
 
 

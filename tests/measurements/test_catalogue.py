@@ -9,16 +9,19 @@ from tests.strategies import decoder, probe
 def test_every_measurement_scores_as_many_batches_as_it_announces():
     seen = []
     snapshot = take_snapshot(decoder(), probe(decoder()), progress=lambda done, total: seen.append((done, total)))
-    total = 2 + 2 + (1 + 1 + 8) * 2 + 2 * 6 * 2
+    total = 2 + 2 + (1 + 1 + 8) * 2 + 2 + 2 * 6 * 2
     assert seen == [(done, total) for done in range(1, total + 1)]
-    assert len(snapshot) == 7
+    assert len(snapshot) == 9
 
 
 def test_every_measurement_returns_the_arrays_it_announces_with_the_axes_it_announces():
     sizes = {"component": 3, "baseline": 2, "method": 1, "batch": 2, "example": 4}
+    model = decoder(n_layers=1)
+    attending = model, probe(model, sizes=((3, 2), (1, 3))), None
     for name, measurement in MEASUREMENTS.items():
         assert measurement.name == name
-        snapshot = take_snapshot(Channels(), channels_probe(), channels_map(), measurements=[name], methods="gradient")
+        subject = attending if name == "self_repair" else (Channels(), channels_probe(), channels_map())
+        snapshot = take_snapshot(*subject, measurements=[name], methods="gradient")
         assert set(snapshot) == {"loss", "exact_match"} | {spec.name for spec in measurement.arrays}
         for spec in measurement.arrays:
             assert snapshot.spec(spec.name) is spec

@@ -58,9 +58,9 @@ def test_padding_changes_neither_means_nor_any_result():
     wrapped = Padded(model)
     components = ComponentMap(find_components(wrapped).components)
     expected, snapshot = take_snapshot(model, Probe([short, long])), take_snapshot(wrapped, Probe([padded]), components)
-    assert len(wrapped.masks) == 1 + 1 + (1 + 1 + 8) + 2 * 6
+    assert len(wrapped.masks) == 1 + 1 + (1 + 1 + 8) + 1 + 2 * 6
     assert all(torch.equal(mask, padded["attention_mask"]) for mask in wrapped.masks)
-    for name in ("loss", "attribution", "ablation_loss"):
+    for name in ("loss", "attribution", "self_repair_rows", "self_repair_interaction", "ablation_loss"):
         np.testing.assert_allclose(snapshot[name], expected[name], rtol=1e-10, atol=1e-13)
     np.testing.assert_array_equal(snapshot["ablation_exact_match"], expected["ablation_exact_match"])
 

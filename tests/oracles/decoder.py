@@ -47,7 +47,7 @@ class DecoderOracle:
     """The decoder in evaluation mode, with a leaf of its own for every weight matrix of every component.
 
     ``own[label]`` holds a component's weight matrices by name, ``value_out[label]`` the names of those that count as
-    "value and output" weights.
+    "value and output" weights. ``rows[label]`` holds scores and values of each query position of the last run.
     """
 
     def __init__(self, model):
@@ -55,7 +55,7 @@ class DecoderOracle:
         self.state, self.n_heads, self.positions = state, model.n_heads, model.positions
         self.n_layers, self.d_model = model.n_layers, state["embed.weight"].shape[1]
         width = self.d_model // self.n_heads
-        self.own, self.value_out, self.labels = {}, {}, []
+        self.own, self.value_out, self.labels, self.rows = {}, {}, [], {}
         for layer in range(self.n_layers):
             for head in range(self.n_heads):
                 rows = range(head * width, (head + 1) * width)
@@ -102,10 +102,11 @@ class DecoderOracle:
         if self.positions == "rotary":
             query = [rotate(row, position) for position, row in enumerate(query)]
             key = [rotate(row, position) for position, row in enumerate(key)]
-        out = []
+        out, self.rows[f"L{layer}H{head}"] = [], []
         for t in range(len(x)):
             scores = torch.stack([query[t] @ key[s] / math.sqrt(width) for s in range(t + 1)])
             pattern = softmax(scores)
+            self.rows[f"L{layer}H{head}"].append((scores.detach(), torch.stack(value[: t + 1]).detach()))
             out.append(sum(pattern[s] * value[s] for s in range(t + 1)))
         return torch.stack(out)
 

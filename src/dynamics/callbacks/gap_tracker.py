@@ -28,6 +28,7 @@ from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.gradient_norm import training_gradient_norm
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
+from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe
 from dynamics.rankings import select_rankings
 from dynamics.schedules import Schedule
@@ -50,7 +51,8 @@ class GapTrackerCallback(L.Callback):
         probe: What to measure on: a `Probe`, any iterable of batches (see `Probe`), or ``None`` to ask the data
             module's, then the module's ``probe()``.
         schedule: Optimizer steps at which to take a snapshot: a `Schedule`, or what `Schedule.from_config` reads.
-        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``ablation``.
+        measurements: ``"all"``, or names out of ``weight_norm``, ``gradient_norm``, ``attribution``, ``self_repair``,
+            ``ablation``. ``self_repair`` refuses a model whose attention it does not find: leave it out there.
         train_gradients: Optimizer steps at which to record the norm of the *training* gradient per component, before
             clipping: it costs no backward pass, so it can be much denser. The gradient recorded at step s is the one
             that leads from step s to s + 1.
@@ -70,6 +72,8 @@ class GapTrackerCallback(L.Callback):
             the probe per ranking and component.
         faithfulness_rankings: What ranks the components, out of ``gradient_norm``, the ``methods`` and their
             magnitudes such as ``|gim|``, ``ablation`` and ``random``. Default: all but the magnitudes.
+        self_repair_threshold: Nats that a position must contribute to be one of the two that make an attention row
+            count in ``self_repair``.
 
     Raises:
         RunFileError: At the start of training, if the file exists or its folder cannot be written.
@@ -96,6 +100,7 @@ class GapTrackerCallback(L.Callback):
         ig_steps: int = STEPS,
         faithfulness: ScheduleLike | None = Schedule.every(5000),
         faithfulness_rankings: str | Sequence[str] | None = None,
+        self_repair_threshold: float = THRESHOLD,
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
@@ -109,6 +114,7 @@ class GapTrackerCallback(L.Callback):
             check_weights(weights),
             GIMRules() if rules is None else rules,
             check_steps(ig_steps),
+            check_threshold(self_repair_threshold),
         )
         self.rankings = select_rankings(faithfulness_rankings, self.observer.possible_rankings())
         self.components, self.metadata = components, dict(metadata or {})

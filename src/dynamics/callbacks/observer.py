@@ -37,6 +37,7 @@ class Observer:
         weights: Which weights count as a component's own.
         rules: Backward rules of the attribution method ``gim``.
         ig_steps: Points at which the attribution method ``ig`` takes a gradient.
+        self_repair_threshold: Nats that a position must contribute to make an attention row count in ``self_repair``.
         at_work: Whether a measurement was begun and has not come to its end: it is running, was interrupted or failed.
     """
 
@@ -46,6 +47,7 @@ class Observer:
     weights: Weights
     rules: GIMRules
     ig_steps: int
+    self_repair_threshold: float
     at_work: bool = False
     _warned: bool = False
 
@@ -61,6 +63,7 @@ class Observer:
             "weights": self.weights,
             "rules": vars(self.rules),
             "ig_steps": self.ig_steps,
+            "self_repair_threshold": self.self_repair_threshold,
         }
 
     def snapshot(
@@ -82,6 +85,7 @@ class Observer:
                 rules=self.rules,
                 methods=self.methods,
                 ig_steps=self.ig_steps,
+                self_repair_threshold=self.self_repair_threshold,
             ),
         )
         if not self._warned and not np.isfinite(snapshot["loss"]).all():

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dynamics.components import ComponentMap
-from dynamics.errors import MeasurementError
 from dynamics.measurements.gim import GIMRules, gim_backward
 from dynamics.measurements.interventions import reading
 from dynamics.measurements.scorer import Scorer
@@ -50,15 +49,7 @@ def _of_batch(score: Scorer, components: ComponentMap, means: Sequence[Tensor], 
     with reading(score.model, components, gradients=True) as outputs:
         loss = score.differentiable(batch)
     # Examples do not see each other in evaluation mode, so the sum's gradient holds each example's own.
-    leaves = list(outputs.leaves.values())
-    gradients = dict(zip(outputs.leaves, torch.autograd.grad(-loss.sum(), leaves, allow_unused=True), strict=True))
-    unused = [key for key, gradient in gradients.items() if gradient is None]
-    if unused:
-        module, point = unused[0]
-        raise MeasurementError(
-            f"the loss does not depend on the {point} of {module!r}, so it has no gradient there; the component "
-            "map must name modules whose tensors the objective uses."
-        )
+    gradients = outputs.gradients(-loss.sum())
     rows = []
     for component, mean in zip(components, means, strict=True):
         site = component.site

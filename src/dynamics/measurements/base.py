@@ -28,6 +28,7 @@ class Subject:
         weights: Which weights count as a component's own.
         rules: Backward rules of the attribution method ``gim``.
         ig_steps: Points at which the attribution method ``ig`` takes a gradient.
+        self_repair_threshold: Nats that a position must contribute to be one of the two that make a row count.
     """
 
     score: Scorer
@@ -37,6 +38,7 @@ class Subject:
     weights: Weights
     rules: GIMRules
     ig_steps: int
+    self_repair_threshold: float
 
     @property
     def model(self) -> nn.Module:

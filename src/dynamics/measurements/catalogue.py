@@ -11,8 +11,10 @@ from dynamics.arrays import ArraySpec
 from dynamics.measurements.ablation import ablation
 from dynamics.measurements.attribution import attribution
 from dynamics.measurements.base import Measurement, Subject
+from dynamics.measurements.gim_rules import working_dtype
 from dynamics.measurements.gradient_norm import gradient_norm
 from dynamics.measurements.integrated_gradients import integrated_gradients
+from dynamics.measurements.self_repair import self_repair
 from dynamics.measurements.weight_norm import weight_norm
 
 
@@ -37,6 +39,19 @@ def _attribution(subject: Subject) -> Mapping[str, Tensor]:
 
 def _attribution_passes(subject: Subject) -> int:
     return sum(subject.ig_steps if method == "ig" else 1 for method in subject.methods) * _batches(subject)
+
+
+def _self_repair(subject: Subject) -> Mapping[str, Tensor]:
+    if not _has_heads(subject):  # MLPs hold NaN here, whichever components they are measured with
+        nothing = torch.full((len(subject.components), len(subject.clean.loss)), torch.nan)
+        nothing = nothing.to(working_dtype(subject.clean.loss.dtype))
+        return {"self_repair_rows": nothing, "self_repair_interaction": nothing}
+    rows, interaction = self_repair(subject.score, subject.components, subject.self_repair_threshold)
+    return {"self_repair_rows": rows, "self_repair_interaction": interaction}
+
+
+def _has_heads(subject: Subject) -> bool:
+    return any(component.kind == "head" for component in subject.components)
 
 
 CLEAN = Measurement(
@@ -84,6 +99,25 @@ MEASUREMENTS: dict[str, Measurement] = {
             ),
             _attribution,
             _attribution_passes,
+        ),
+        Measurement(
+            "self_repair",
+            (
+                ArraySpec(
+                    "self_repair_rows",
+                    ("component", "example"),
+                    "1",
+                    "attention rows in which two or more positions contribute; NaN for MLPs",
+                ),
+                ArraySpec(
+                    "self_repair_interaction",
+                    ("component", "example"),
+                    "nat",
+                    "mean over these rows of R({1,2}) - R({1}) - R({2}); NaN without rows and for MLPs",
+                ),
+            ),
+            _self_repair,
+            lambda subject: _batches(subject) if _has_heads(subject) else 0,
         ),
         Measurement(
             "ablation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,11 @@ from dynamics.measurements.gim_rules import (
 
 _SCORES_AT_ONCE = {"cpu": 2**18}
 """How many scores are held at once: what stays in a core's cache, elsewhere 2 ** 26."""
+
+
+def rows_at_once(device: torch.device, scores_per_row: int) -> int:
+    """Return how many rows of scores to hold at once."""
+    return max(1, _SCORES_AT_ONCE.get(device.type, 2**26) // max(1, scores_per_row))
 
 
 @dataclass
@@ -94,6 +99,28 @@ class FusedAttention(torch.autograd.Function):
         return (*results, None)
 
 
+def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None, batch: Sequence[int], start: int | None) -> Tensor:
+    """Return the scores of a block of queries, minus infinity where they may not attend.
+
+    Args:
+        q: The block's queries, scaled, ``(..., rows, d_head)``.
+        k: The keys, ``(..., keys, d_head)``.
+        mask: The block's part of the mask, ``(..., rows, keys)``.
+        batch: Leading dimensions of the attention's output, such as (examples, heads).
+        start: Position of the block's first query if later keys are masked; ``None``: they are not.
+    """
+    scores = q @ k.mT
+    whole = (*batch, *scores.shape[-2:])
+    if scores.shape != whole:  # examples that share q and k, told apart by v
+        scores = scores.expand(whole).clone()
+    if start is not None:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(start + 1)
+        scores.masked_fill_(later, -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask)
+    return scores
+
+
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, call: FusedCall, want_mask: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -106,21 +133,13 @@ def _gradients(
     to_k, to_v = k.new_zeros((*batch, *k.shape[-2:])), v.new_zeros((*batch, *v.shape[-2:]))
     to_mask = torch.zeros_like(mask, dtype=q.dtype) if mask is not None and want_mask else None
     q, g = q * scale, g * call.share
-    block = max(1, _SCORES_AT_ONCE.get(q.device.type, 2**26) // max(1, math.prod(batch) * keys))
+    block = rows_at_once(q.device, math.prod(batch) * keys)
     for start in range(0, rows, block):
         stop = min(start + block, rows)
         some, seen = slice(start, stop), slice(0, min(stop, keys) if call.causal else keys)
         k_seen, v_seen, q_some, g_some = k[..., seen, :], v[..., seen, :], q[..., some, :], g[..., some, :]
-        scores = q_some @ k_seen.mT
-        whole = (*batch, *scores.shape[-2:])
-        if scores.shape != whole:  # examples that share q and k, told apart by v
-            scores = scores.expand(whole).clone()
-        if call.causal:
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(start + 1)
-            scores.masked_fill_(later, -torch.inf)
-        if mask is not None:
-            part = mask[..., some, seen]
-            scores = scores.masked_fill_(~part, -torch.inf) if part.dtype == torch.bool else scores.add_(part)
+        part = None if mask is None else mask[..., some, seen]
+        scores = masked_scores(q_some, k_seen, part, batch, start if call.causal else None)
         # The scores' own memory is used again: at that size, getting memory costs more than arithmetic.
         # Causal rows all see the first key; only a mask of the caller's can leave a row nothing.
         empty = None if mask is None else empty_rows(scores)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from dynamics.errors import MeasurementError
 from dynamics.measurements import gim_reach as reach
+from dynamics.measurements.attention_calls import AttentionCall
 from dynamics.measurements.composite import body
 from dynamics.measurements.gim_flow import elementwise
 from dynamics.measurements.gim_operators import HANDLERS
@@ -52,11 +53,19 @@ class GIMMode(TorchFunctionMode):
         temperature: T of rule 1; ``None`` or 1: off.
         freeze_norm: Rule 2.
         split_products: Rule 3.
+        observer: With all rules off: told of every attention that runs, and nothing is changed.
     """
 
-    def __init__(self, model: nn.Module, temperature: float | None, freeze_norm: bool, split_products: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float | None,
+        freeze_norm: bool,
+        split_products: bool,
+        observer: Callable[[AttentionCall], None] | None = None,
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.observer = model, observer
         self.temperature = 1.0 if temperature is None else float(temperature)
         self.freeze_norm, self.split_products = freeze_norm, split_products
         self.traces = Traces()
@@ -82,9 +91,19 @@ class GIMMode(TorchFunctionMode):
         return self.temperature != 1.0
 
     @property
-    def on(self) -> bool:
+    def acts(self) -> bool:
         """Return whether any rule is on."""
         return self.tempers or self.freeze_norm or self.split_products
+
+    @property
+    def on(self) -> bool:
+        """Return whether operators are looked at: a rule is on, or somebody observes."""
+        return self.observer is not None or self.acts
+
+    @property
+    def path(self) -> str:
+        """Return the path of the module that runs now."""
+        return self._paths[id(self._stack[-1].module)][0] if self._stack else ""
 
     @property
     def where(self) -> str:
@@ -204,7 +223,7 @@ class GIMMode(TorchFunctionMode):
         if custom is None:
             return
         name, activations = custom
-        if self._acted_without_grad and self.on:
+        if self._acted_without_grad and self.acts:
             what = f"the autograd.Function {name} hides operators that the rules act on behind a backward of its own"
             raise reach.unreachable(self.where, what, "attention")
         if activations > 1 and (self.tempers or self.split_products):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dynamics.measurements import gim_reach as reach
+from dynamics.measurements.attention_calls import eager_attention, fused_attention
 from dynamics.measurements.gim_attention import FusedAttention, FusedCall
 from dynamics.measurements.gim_flow import Arguments, Options, elementwise, reset, settle
 from dynamics.measurements.gim_norms import scaled
@@ -54,6 +55,10 @@ def contract(mode: GIMMode, name: str, func: Any, args: Arguments, kwargs: Optio
     # A softmax over query x key that meets a third activation: attention.
     mode.note("attention")
     mode.note("product")
+    if mode.observer is not None and not summand:
+        patterns = [bool(trace.softmaxes) for trace in traces]
+        for attention in eager_attention(mode.path, name, args, factors, patterns, result):
+            mode.observer(attention)
     for softmax in softmaxes:
         if mode.tempers:
             softmax.temper(mode.temperature)
@@ -91,8 +96,17 @@ def fused(mode: GIMMode, name: str, func: Any, args: Arguments, kwargs: Options)
     mode.note("product")
     inputs = [tensor for tensor in (query, key, value, mask) if tensor is not None]
     differentiable = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    rest = {
+        "dropout_p": option(args, kwargs, 4, "dropout_p", default=0.0),
+        "is_causal": option(args, kwargs, 5, "is_causal", default=False),
+        "scale": kwargs.get("scale"),
+        **({"enable_gqa": True} if kwargs.get("enable_gqa") else {}),
+    }
     if not differentiable or not (mode.tempers or mode.split_products):
-        return settle(mode, func(*args, **kwargs), ACTIVATION)
+        result = func(*args, **kwargs)
+        if mode.observer is not None and not any(tensor.is_nested for tensor in inputs):
+            mode.observer(fused_attention(mode.path, query, key, value, mask, result, **rest))
+        return settle(mode, result, ACTIVATION)
     for tensor in inputs:
         if tensor.is_nested or type(tensor) not in (Tensor, torch.nn.Parameter):
             kind = "nested tensors" if tensor.is_nested else f"a {type(tensor).__name__}"
@@ -100,12 +114,6 @@ def fused(mode: GIMMode, name: str, func: Any, args: Arguments, kwargs: Options)
             raise reach.unreachable(mode.where, what, "attention")
     # Copies off the graph that need gradients as the originals do: PyTorch picks the same kernel for them.
     shadows = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in (query, key, value, mask)]
-    rest = {
-        "dropout_p": option(args, kwargs, 4, "dropout_p", default=0.0),
-        "is_causal": option(args, kwargs, 5, "is_causal", default=False),
-        "scale": kwargs.get("scale"),
-        **({"enable_gqa": True} if kwargs.get("enable_gqa") else {}),
-    }
     call = FusedCall(
         value=func(*shadows, **rest).detach(),
         scale=rest["scale"],

@@ -98,8 +98,12 @@ def _compiled(module: nn.Module) -> bool:
 
 
 @contextmanager
-def running_eagerly(model: nn.Module) -> Iterator[None]:
+def running_eagerly(model: nn.Module, what: str = "gim_backward") -> Iterator[None]:
     """Run what ``torch.compile`` wrapped uncompiled; refuse modules whose Python code is gone.
+
+    Args:
+        model: The model.
+        what: What needs it, for messages.
 
     Raises:
         MeasurementError: If a submodule is scripted, or compiled ahead of time.
@@ -107,15 +111,15 @@ def running_eagerly(model: nn.Module) -> Iterator[None]:
     for path, module in model.named_modules():
         where = f"{path!r} ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
-            raise MeasurementError(f"gim_backward cannot reach inside {where}: it is scripted. Pass the eager module.")
+            raise MeasurementError(f"{what} cannot reach inside {where}: it is scripted. Pass the eager module.")
         if _compiled(module):
             if type(getattr(module, "forward", None)).__name__ == "AOTCompiledModel":
                 raise MeasurementError(
-                    f"gim_backward cannot reach inside {where}: it was compiled ahead of time. Pass the eager module."
+                    f"{what} cannot reach inside {where}: it was compiled ahead of time. Pass the eager module."
                 )
             if not hasattr(torch.compiler, "set_stance"):
                 raise MeasurementError(
-                    f"gim_backward cannot unwrap {where}, which torch.compile made, before PyTorch 2.6. Pass the "
+                    f"{what} cannot unwrap {where}, which torch.compile made, before PyTorch 2.6. Pass the "
                     "module that was compiled."
                 )
     with uncompiled():

@@ -121,6 +121,22 @@ class Outputs:
         site = component.site
         return self.tensors[site.module, site.point][..., site.start : site.stop]
 
+    def gradients(self, total: Tensor) -> dict[tuple[str, str], Tensor]:
+        """Return the gradient of a number at each tensor, by (module path, point).
+
+        Raises:
+            MeasurementError: If the number does not depend on one of them.
+        """
+        found = torch.autograd.grad(total, list(self.leaves.values()), allow_unused=True)
+        gradients = dict(zip(self.leaves, found, strict=True))
+        for (module, point), gradient in gradients.items():
+            if gradient is None:
+                raise MeasurementError(
+                    f"the loss does not depend on the {point} of {module!r}, so it has no gradient there; the "
+                    "component map must name modules whose tensors the objective uses."
+                )
+        return gradients
+
 
 @contextmanager
 def reading(model: nn.Module, components: Sequence[Component], gradients: bool = False) -> Iterator[Outputs]:
