@@ -19,7 +19,7 @@ from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
 from dynamics.measurements.interventions import held_still
-from dynamics.measurements.scorer import Scorer
+from dynamics.measurements.scorer import bind
 from dynamics.probe import Probe
 
 Progress = Callable[[int, int], None]
@@ -160,9 +160,8 @@ def take_snapshot(
         if progress is not None:
             progress(done, total)
 
-    network = components.network(model) if probe.custom_objective is None else model
     subject = Subject(
-        Scorer(model, network, probe, tick),
+        bind(model, components, probe, tick),
         components,
         baselines,
         methods,
