@@ -8,7 +8,7 @@ from dynamics.errors import ComponentError, MeasurementError
 from dynamics.faithfulness import blank_faithfulness
 from dynamics.measurements.ablation import BASELINES
 from dynamics.probe import Probe, sequence_objective
-from tests.cases import AND_PAIR, DEAD_AND_CRITICAL, Channels, channels_map, channels_probe
+from tests.cases import AND_PAIR, DEAD_AND_CRITICAL, WITHOUT_ATTENTION, Channels, channels_map, channels_probe
 from tests.oracles.decoder import DecoderOracle
 from tests.oracles.measurements import attributions, kept_scores
 from tests.strategies import decoder, probe, scenes
@@ -105,7 +105,7 @@ def test_the_model_is_left_as_it_was_even_when_the_objective_fails(stop_after):
 
 def test_a_module_with_a_component_map_of_its_own():
     model, fixed = Channels(), channels_probe()
-    snapshot = take_snapshot(model, fixed, channels_map(), methods=("gradient", "ig"))
+    snapshot = take_snapshot(model, fixed, channels_map(), WITHOUT_ATTENTION, methods=("gradient", "ig"))
     taken = take_faithfulness(model, fixed, snapshot)
     assert taken.rankings == ("gradient_norm", "gradient", "ig", "ablation", "random")
     answers, counts = np.array([11.5, 4.0, 14.0, 10.0]), np.array([2, 2, 2, 3])

@@ -39,6 +39,8 @@ def test_scores_are_the_means_of_what_was_measured():
 def test_ties_keep_the_order_of_components_and_nan_comes_last():
     scores = np.array([[1.0, 3.0, 1.0, 3.0], [np.nan, -np.inf, 0.0, np.inf], [0.0, -0.0, 0.0, -0.0]])
     assert descending(scores).tolist() == [[1, 3, 0, 2], [3, 2, 1, 0], [0, 1, 2, 3]]
+    # Many: short arrays are sorted stably by any means.
+    assert descending(np.tile([0.0, 1.0], (1, 40))).tolist() == [[*range(1, 80, 2), *range(0, 80, 2)]]
 
 
 def test_what_supports_the_answer_comes_first_and_what_speaks_against_it_last():

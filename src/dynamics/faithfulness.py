@@ -12,7 +12,7 @@ from dynamics.errors import MeasurementError
 from dynamics.measurements.clean import clean_run
 from dynamics.measurements.faithfulness import count_passes, kept_scores
 from dynamics.measurements.interventions import held_still
-from dynamics.measurements.scorer import Scorer
+from dynamics.measurements.scorer import bind
 from dynamics.probe import Probe
 from dynamics.rankings import descending, possible_rankings, ranking_scores, select_rankings
 from dynamics.snapshot import Progress, Snapshot, to_numpy
@@ -104,8 +104,7 @@ def take_faithfulness(
         if progress is not None:
             progress(done, total)
 
-    network = components.network(model) if probe.custom_objective is None else model
-    score = Scorer(model, network, probe, tick)
+    score = bind(model, components, probe, tick)
     with held_still(model):
         clean = clean_run(score, components)
         if clean.sizes != snapshot.batch_sizes:

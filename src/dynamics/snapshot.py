@@ -19,7 +19,7 @@ from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
 from dynamics.measurements.interventions import held_still
-from dynamics.measurements.scorer import Scorer
+from dynamics.measurements.scorer import bind
 from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe
 
@@ -166,9 +166,8 @@ def take_snapshot(
         if progress is not None:
             progress(done, total)
 
-    network = components.network(model) if probe.custom_objective is None else model
     subject = Subject(
-        Scorer(model, network, probe, tick),
+        bind(model, components, probe, tick),
         components,
         baselines,
         methods,

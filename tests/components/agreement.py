@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dynamics import take_snapshot
-from tests.oracles import gim, measurements
+from tests.oracles import gim, measurements, self_repair
 
 
 def equal(left, right, rtol=1e-8, atol=1e-11):
@@ -45,3 +45,10 @@ def agree(model, probe, oracle_under, components=None):
     equal(by_method["gradient"], measurements.attributions(oracle, batches))
     equal(by_method["gim"], measurements.attributions(oracle_under(gim.Rules()), batches))
     assert not np.allclose(by_method["gim"], by_method["gradient"])
+    found = take_snapshot(model, probe, components, "attribution", methods="ig", ig_steps=3)["attribution"][0]
+    equal(found, measurements.integrated_gradients_at(oracle, batches, steps=3))
+    for threshold in (0.0, 0.01):
+        found = take_snapshot(model, probe, components, "self_repair", self_repair_threshold=threshold)
+        rows, interaction = self_repair.self_repair(oracle, batches, threshold)
+        equal(found["self_repair_rows"], rows)
+        equal(found["self_repair_interaction"], interaction)

@@ -132,7 +132,8 @@ def test_in_single_precision_it_is_the_same_but_for_rounding(family):
     expected = take_snapshot(model, probe())
     found = take_snapshot(model.float(), probe())
     for name in expected:
-        if expected[name].dtype != bool:
+        # Whether a row counts is decided by a threshold, which rounding may cross.
+        if expected[name].dtype != bool and not name.startswith("self_repair"):
             equal(found[name], expected[name], 2e-3, 2e-3 * np.abs(expected[name]).max())
 
 

@@ -96,7 +96,7 @@ class FamilyOracle:
         self.positions, self.activation, self.rotated, self.scale = positions, activation, rotated, scale
         self.score_cap, self.logit_cap, self.embedding_scale = score_cap, logit_cap, embedding_scale
         self.parallel, self.rules = parallel, rules
-        self.own, self.value_out, self.labels = {}, {}, []
+        self.own, self.value_out, self.labels, self.rows = {}, {}, [], {}
         for index, layer in enumerate(layers):
             for number, head in enumerate(layer["heads"]):
                 names = ("query", "key", "value", "output")
@@ -114,7 +114,7 @@ class FamilyOracle:
         names = self.value_out[label] if which == "value_out" else self.own[label]
         return [self.own[label][name] for name in names]
 
-    def _head(self, x, layer, head):
+    def _head(self, x, layer, head, label):
         query, key, value = (x @ head[name].T + head.get(f"{name}_bias", 0.0) for name in ("query", "key", "value"))
         query = layer.get("query_norm", no_norm)(query, self.rules)
         key = layer.get("key_norm", no_norm)(key, self.rules)
@@ -123,7 +123,9 @@ class FamilyOracle:
         before = torch.arange(len(x))[:, None] - torch.arange(len(x))[None]
         masked = (before < 0) | (before >= layer.get("window", len(x)))
         one = (rows[None] for rows in (query, key, value))
-        return gim.attention(*one, self.rules, masked=masked, scale=self.scale, softcap=self.score_cap)[0]
+        rows = self.rows[label] = []
+        options = {"masked": masked, "scale": self.scale, "softcap": self.score_cap, "rows": rows}
+        return gim.attention(*one, self.rules, **options)[0]
 
     def _mlp(self, x, mlp):
         hidden = x @ mlp["input"].T + mlp.get("input_bias", 0.0)
@@ -152,7 +154,8 @@ class FamilyOracle:
             entering = x
             normed, update = layer["attention_norm"](x, self.rules), layer.get("output_bias", 0.0)
             for number, head in enumerate(layer["heads"]):
-                z = pass_on(f"L{index}H{number}", self._head(normed, layer, head))
+                label = f"L{index}H{number}"
+                z = pass_on(label, self._head(normed, layer, head, label))
                 update = update + z @ head["output"].T
             x = x + layer.get("after_attention", no_norm)(update, self.rules)
             normed = layer["mlp_norm"](entering if self.parallel else x, self.rules)

@@ -38,8 +38,10 @@ def half(z, rules):
     return z / 2 + z.detach() / 2 if rules.split_products else z
 
 
-def attention(query, key, value, rules, masked=None, bias=None, scale=None, softcap=None):
+def attention(query, key, value, rules, masked=None, bias=None, scale=None, softcap=None, rows=None):
     """Attend; ``masked`` is True where a key may not be seen, ``bias`` is added to the scores.
+
+    The list ``rows`` receives the scores and values of every query of the (one) example and head.
 
     Heads come third to last; keys and values may have fewer, each shared by a group of query heads.
     """
@@ -54,6 +56,8 @@ def attention(query, key, value, rules, masked=None, bias=None, scale=None, soft
         scores = scores + bias
     if masked is not None:
         scores = torch.where(masked, torch.tensor(-torch.inf, dtype=scores.dtype), scores)
+    if rows is not None:
+        rows += [(row, value.flatten(0, -3)[0].detach()) for row in scores.detach().flatten(0, -2)]
     pattern = _Tempered.apply(scores, rules.temperature)
     return torch.einsum("...qk,...kd->...qd", half(pattern, rules), half(value, rules))
 

@@ -30,7 +30,7 @@ class StackOracle:
         self.state, self.n_heads, self.layers, self.norm_first = state, n_heads, layers, norm_first
         self.activation, self.causal, self.norms, self.rules = ACTIVATIONS[activation], causal, norms, rules
         self.both = {kind for _, kind in layers} == {"encoder", "decoder"}
-        self.own, self.value_out, self.labels = {}, {}, []
+        self.own, self.value_out, self.labels, self.rows = {}, {}, [], {}
         for index, (path, kind) in enumerate(layers):
             blocks = ["self_attn"] if kind == "encoder" else ["self_attn", "multihead_attn"]
             for place, block in enumerate(blocks):
@@ -78,7 +78,8 @@ class StackOracle:
                 for rows, name in ((x, "query"), (read, "key"), (read, "value"))
             )
             masked = gim.causal(len(x)) if causal else None
-            z = pass_on(label, gim.attention(query, key, value, self.rules, masked=masked)[0])
+            rows = self.rows[label] = []
+            z = pass_on(label, gim.attention(query, key, value, self.rules, masked=masked, rows=rows)[0])
             update = update + z @ own["output"].T
         return update
 

@@ -11,6 +11,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
+from dynamics.components import ComponentMap
 from dynamics.errors import MeasurementError, ProbeError
 from dynamics.probe import Probe
 
@@ -64,6 +65,12 @@ class Scorer:
                 "detach() and outside torch.no_grad()."
             )
         return loss
+
+
+def bind(model: nn.Module, components: ComponentMap, probe: Probe, tick: Callable[[], None]) -> Scorer:
+    """Return the scorer of a probe on a model; the default objective is given the transformer inside it."""
+    network = components.network(model) if probe.custom_objective is None else model
+    return Scorer(model, network, probe, tick)
 
 
 def _fits(scores: Any) -> bool:

@@ -156,10 +156,10 @@ def _control_first(table: pd.DataFrame) -> pd.DataFrame:
 
 def _domain(values: pd.Series) -> tuple[float, float]:
     """Return the ends of the vertical axis: 0 to 1, and as far beyond as values go, within limits."""
-    # What sticks out by less than a line's width needs no room.
-    lowest, highest = values.min() + 0.005, values.max() - 0.005
-    low = next((end for end in (0.0, -0.1, -0.25) if not lowest < end), _LEAST)
-    return low, next((end for end in (1.0, 1.1, 1.25) if not highest > end), _MOST)
+    known = values.dropna()
+    lowest, highest = min([0.0, *known]), max([1.0, *known])
+    # A margin, so that a point at the end is not cut in half.
+    return max(_LEAST, lowest - 0.03 * (lowest < 0)), min(_MOST, highest + 0.03 * (highest > 1))
 
 
 def _style(ranking: str) -> tuple[str, str]:
