@@ -11,6 +11,7 @@ from dynamics.analysis.faithfulness import (
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.rank_gap import RankGap, rank_gap
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
+from dynamics.analysis.self_repair import self_repair_by_layer, self_repair_table
 from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_timeline, rho_table
 
 __all__ = [
@@ -35,5 +36,7 @@ __all__ = [
     "read_timeline",
     "recorded_measures",
     "rho_table",
+    "self_repair_by_layer",
+    "self_repair_table",
     "thin",
 ]

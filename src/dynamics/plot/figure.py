@@ -17,6 +17,7 @@ from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
 from dynamics.plot.rho_panel import rho_panel
 from dynamics.plot.roles_panel import ROLES_BY, roles_panel
+from dynamics.plot.self_repair_panel import self_repair_panel
 from dynamics.plot.tables import Tables
 
 EXPLANATION = (
@@ -28,6 +29,7 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, axis),
     "rho": lambda tables, axis: rho_panel(tables.rho, axis),
     "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis),
+    "self_repair": lambda tables, axis: self_repair_panel(tables.self_repair, axis),
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),

@@ -13,6 +13,8 @@ from dynamics.analysis import (
     faithfulness_curves,
     faithfulness_table,
     read_timeline,
+    self_repair_by_layer,
+    self_repair_table,
     thin,
 )
 from dynamics.plot.facts import Fact, facts
@@ -33,6 +35,7 @@ class Tables:
             ``causal, rank_causal, delta, role`` for each score, as ``delta_loss``.
         layers: One row per snapshot and layer: ``step, layer, components, chance``, and ``heroes, bloats`` for each
             score.
+        self_repair: ``step, layer, rows, interaction``; no row if the run has none.
         faithfulness: ``step, ranking, score, cpr, cmd, full, empty, reason``, both scores below each other; no row if
             the run has none.
         curves: ``step, ranking, score, kept, faithfulness``, both scores below each other.
@@ -45,6 +48,7 @@ class Tables:
     agreement: pd.DataFrame
     cells: pd.DataFrame
     layers: pd.DataFrame
+    self_repair: pd.DataFrame
     faithfulness: pd.DataFrame
     curves: pd.DataFrame
 
@@ -73,8 +77,15 @@ def read_tables(run: Run, baseline: str = "mean", threshold: float | None = None
             ["causal", "rank_causal", "delta", "role"],
         ),
         _side_by_side({score: timeline.layer_table() for score, timeline in timelines.items()}, ["heroes", "bloats"]),
+        _self_repair(run),
         *_faithfulness(run),
     )
+
+
+def _self_repair(run: Run) -> pd.DataFrame:
+    if "self_repair_rows" not in set(run):
+        return pd.DataFrame(columns=["step", "layer", "rows", "interaction"])
+    return self_repair_by_layer(self_repair_table(run))
 
 
 def _faithfulness(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
