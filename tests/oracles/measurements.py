@@ -97,6 +97,19 @@ def gradient_norm_by_differences(oracle, batch, label, weights, step=1e-5):
     return (total / count) ** 0.5
 
 
+def output_and_gradient(oracle, ids, labels, label):
+    """Return a component's output on one example and d log p / d output, ``(positions, width)`` each."""
+    kept = {}
+
+    def leaf(z):
+        kept["z"] = z.detach().clone().requires_grad_(True)
+        return kept["z"]
+
+    loss, _ = score(oracle, ids, labels, {label: leaf})
+    (gradient,) = torch.autograd.grad(-loss, [kept["z"]])
+    return kept["z"].detach(), gradient
+
+
 def attributions(oracle, batches):
     """Return ``sum (z - mean) . d log p / d z`` by component and example, one component and example at a time."""
     means = mean_outputs(oracle, batches)
@@ -104,15 +117,8 @@ def attributions(oracle, batches):
     for label in oracle.labels:
         row = []
         for ids, labels in examples(batches):
-            kept = {}
-
-            def leaf(z, kept=kept):
-                kept["z"] = z.detach().clone().requires_grad_(True)
-                return kept["z"]
-
-            loss, _ = score(oracle, ids, labels, {label: leaf})
-            (gradient,) = torch.autograd.grad(-loss, [kept["z"]])
-            row.append(((kept["z"].detach() - means[label]) * gradient).sum())
+            z, gradient = output_and_gradient(oracle, ids, labels, label)
+            row.append(((z - means[label]) * gradient).sum())
         rows.append(torch.stack(row))
     return torch.stack(rows).numpy()
 

@@ -3,7 +3,7 @@
 import torch
 
 from tests.oracles.decoder import softmax
-from tests.oracles.measurements import examples, score
+from tests.oracles.measurements import examples, output_and_gradient, score
 
 
 def output(scores, values, removed=()):
@@ -43,14 +43,7 @@ def self_repair(oracle, batches, threshold):
     for label in oracle.labels:
         pairs = []
         for ids, labels in examples(batches):
-            kept = {}
-
-            def leaf(z, kept=kept):
-                kept["z"] = z.detach().clone().requires_grad_(True)
-                return kept["z"]
-
-            loss, _ = score(oracle, ids, labels, {label: leaf})
-            (gradient,) = torch.autograd.grad(-loss, [kept["z"]])
+            _, gradient = output_and_gradient(oracle, ids, labels, label)
             is_head = label in oracle.rows
             pairs.append(of_rows(oracle.rows[label], gradient, threshold) if is_head else (float("nan"),) * 2)
         counts.append([count for count, _ in pairs])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -14,33 +13,30 @@ from torch.overrides import TorchFunctionMode
 
 from dynamics.errors import MeasurementError
 from dynamics.measurements.composite import body
+from dynamics.measurements.process_wide import ProcessWide
 
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
-_lock = threading.Lock()
-_users = 0
-_before = True
-
 
 @contextmanager
-def without_fast_path() -> Iterator[None]:
-    """Keep PyTorch from running encoder layers and attention as one fused operator, in which no module is called.
-
-    The switch holds for the whole process; users that overlap in threads are counted.
-    """
-    global _users, _before
-    with _lock:
-        if _users == 0:
-            _before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        _users += 1
+def _fast_path_off() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                torch.backends.mha.set_fastpath_enabled(_before)
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+_slow_path = ProcessWide(_fast_path_off)
+
+
+def without_fast_path() -> AbstractContextManager[None]:
+    """Keep PyTorch from running encoder layers and attention as one fused operator, in which no module is called.
+
+    The switch holds for the whole process.
+    """
+    return _slow_path.changed()
 
 
 @contextmanager
