@@ -153,12 +153,17 @@ def test_the_how_to_on_component_maps_measures_a_nanogpt_style_model_rightly():
     inside = nn.ModuleDict({"model": model})
     assert names["components"].network(inside) is model
     same(take_snapshot(inside, probe, names["components"]), take_snapshot(model, probe, components))
-    batches = [{"x": torch.randn(5, 4), "y": torch.arange(5) % 3}]
+    ours = probe.batches
+    batches = [{"x": b["input_ids"], "y": b["labels"].clone().index_fill(1, torch.tensor([0]), -1)} for b in ours]
     names |= {"torch": torch, "Probe": Probe, "batches": batches}
     exec(objective, names)
-    loss, match = names["probe"].objective(nn.ModuleDict({"model": nn.Linear(4, 3)}), batches[0])
-    assert loss.shape == match.shape == (5,)
-    assert match.dtype == torch.bool
+    model.register_forward_hook(lambda module, args, output: (output, None))
+    model.forward = lambda x, y, forward=model.forward: forward(x)
+    masked = Probe([{**b, "labels": b["labels"].clone().index_fill(1, torch.tensor([0]), -100)} for b in ours])
+    for theirs, batch in zip(batches, masked.batches, strict=True):
+        found = names["probe"].objective(inside, theirs)
+        expected = masked.objective(lambda ids: model(ids, None)[0], batch)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_the_how_to_on_tasks_runs_as_written():
@@ -178,9 +183,10 @@ def test_the_how_to_on_feature_attribution_runs_as_written(tmp_path, monkeypatch
     assert names["attribution"].target == "logit of token 5"
 
 
-def test_the_readmes_findings_are_those_of_the_tables():
+def test_the_findings_are_those_of_the_tables():
     make = runpy.run_path(str(ROOT / "docs/results/make.py"))
-    assert make["BEGIN"] + make["text"]() + make["END"] in (ROOT / "README.md").read_text()
+    for page, findings in (("README.md", make["text"]()), ("docs/findings.md", make["details"]())):
+        assert make["BEGIN"] + findings + make["END"] in (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize(("benchmark", "name"), [("gim_rules", "tables"), ("gim_cost", "cost")])

@@ -154,3 +154,15 @@ def test_what_does_not_fit_is_refused():
     )
     with pytest.raises(ComponentError, match=r"^L1H0: the model has no module"):
         take_faithfulness(decoder(n_layers=1), fixed, snapshot)
+
+
+def test_a_snapshot_of_other_examples_or_another_model_is_an_error():
+    model = decoder()
+    snapshot = take_snapshot(model, probe(model), methods="gradient")
+    for other, fixed in ((model, probe(model, seed=1)), (decoder(seed=1), probe(model))):
+        with pytest.raises(MeasurementError) as caught:
+            take_faithfulness(other, fixed, snapshot)
+        assert str(caught.value) == (
+            "the snapshot's losses are not those of this model on this probe; give the model as it was when the "
+            "snapshot was taken, and the snapshot's probe."
+        )

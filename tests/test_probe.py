@@ -272,6 +272,10 @@ def test_labels_that_copy_the_input_are_pointed_out():
         warnings.simplefilter("error")
         Probe([{"input_ids": ids, "labels": ids}], shift_labels=True)
         Probe([{"input_ids": ids, "labels": ids.roll(-1)}])
+    with pytest.warns(UserWarning, match=r"pass Probe\(batches, shift_labels=True\)"):
+        Probe([{"input_ids": ids, "labels": ids.masked_fill(ids < 7, -100)}])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         # One target that equals its input by chance is no sign of a mistake.
         Probe([{"input_ids": ids, "labels": torch.tensor([[-100, -100, -100, 8]])}])
 

@@ -137,6 +137,11 @@ FORMS = (
             lambda: Schedule.piecewise({0: 0}),
             "Schedule.piecewise: each interval must be a whole number of at least 1; got 0.",
         ),
+        (
+            lambda: Schedule.from_config([0, 2]),
+            "a list is the union of schedules, in which a number n means every n steps; got [0, 2]. For exactly these "
+            "steps write {at: [0, 2]}, or Schedule.at([0, 2]).",
+        ),
         (lambda: Schedule.from_config("500"), FORMS + "'500'."),
         (lambda: Schedule.from_config(None), FORMS + "None."),
         (lambda: Schedule.from_config(True), FORMS + "True."),

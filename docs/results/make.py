@@ -1,26 +1,45 @@
-"""Turn run files into the README's findings: tables beside this file, pictures, and the text between two markers.
+"""Turn run files into findings: tables beside this file, pictures, and text in the README and docs/findings.md.
 
 ``python docs/results/make.py`` reads ``runs/{demo,sort,reverse}/run.h5`` (see ``make results``); with ``--text-only``
-it rewrites the text from the tables that are here.
+it rewrites the text, which stands between two markers, from the tables that are here.
 """
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 
 import pandas as pd
 
 from dynamics import open_run
-from dynamics.analysis import accuracy_table, agreement_table, gap_table, rho_table
+from dynamics.analysis import (
+    accuracy_table,
+    agreement_table,
+    faithfulness_table,
+    gap_table,
+    rho_table,
+    self_repair_by_layer,
+)
 from dynamics.plot import draw_run
 
 HERE = Path(__file__).parent
-README = HERE.parents[1] / "README.md"
+README, PAGE = HERE.parents[1] / "README.md", HERE.parent / "findings.md"
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 SCORES = ("exact_match", "loss")
 TASKS = {"sort": "sorting", "reverse": "reversal"}
+COMPARED = {**TASKS, "demo": "sorting with the small model of the demo"}
 MEASURES = {"gradient_norm": "G", "|gradient|": "attribution patching", "|ig|": "integrated gradients", "|gim|": "GIM"}
+RANKINGS = {
+    "ablation": "ablation",
+    "gradient_norm": "G",
+    "gradient": "attribution patching",
+    "ig": "integrated gradients",
+    "gim": "GIM",
+    "random": "random",
+}
+NEAR = 0.05
+"""Medians of rho that lie nearer together are told apart by no word."""
 WINDOW = (0.20, 0.75)
 """OOD accuracies within which the paper compares G with C."""
 
@@ -40,7 +59,11 @@ def read(name: str) -> None:
         by_score = [agreement_table(run, score=score) for score in SCORES]
         agreement = pd.concat(by_score)[["step", "score", "measure", "rho"]]
         agreement.round(6).to_csv(HERE / f"{name}_agreement.csv", index=False)
-    draw_run(path, HERE / f"{name}.svg")
+        faithfulness = pd.concat([faithfulness_table(run, score) for score in SCORES])
+        faithfulness.drop(columns="reason").round(6).to_csv(HERE / f"{name}_faithfulness.csv", index=False)
+        self_repair_by_layer(run).round(6).to_csv(HERE / f"{name}_self_repair.csv", index=False)
+    if name in TASKS:
+        draw_run(path, HERE / f"{name}.svg")
 
 
 def inside_window(name: str) -> pd.DataFrame:
@@ -71,7 +94,7 @@ def agreement(name: str) -> str:
             above = int((of_score[measure] > of_score["gradient_norm"]).sum())
             cells.append(spread(of_score[measure]))
             cells.append("" if measure == "gradient_norm" else f"{above} of {len(of_score)}")
-        lines.append(f"| {TASKS[name]} | {title} | {' | '.join(cells)} |")
+        lines.append(f"| {COMPARED[name]} | {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -96,14 +119,65 @@ def finding(name: str) -> str:
     )
 
 
+def faithful(name: str) -> str:
+    """Return a task's lines in the table of rankings: CPR over the rows of the run."""
+    table = pd.read_csv(HERE / f"{name}_faithfulness.csv")
+    cpr = table.pivot(index=["score", "step"], columns="ranking", values="cpr")
+    return "\n".join(
+        f"| {TASKS[name]} | {title} | {' | '.join(spread(cpr.loc[score][ranking].dropna()) for score in SCORES)} |"
+        for ranking, title in RANKINGS.items()
+    )
+
+
+def faithfulness_rows(name: str) -> str:
+    """Return how many rows of faithfulness a run has, and at which steps."""
+    steps = pd.read_csv(HERE / f"{name}_faithfulness.csv")["step"].unique()
+    return f"{len(steps)} rows, steps {steps[0]} to {steps[-1]}"
+
+
+def repaired(name: str) -> str:
+    """Return what a run's self-repair did, in words."""
+    layers = pd.read_csv(HERE / f"{name}_self_repair.csv")
+    rows = layers.groupby("step")["rows"].sum()
+    hidden = (layers["rows"] * layers["interaction"]).groupby(layers["step"]).sum() / rows
+    most, last = rows.idxmax(), rows.index[-1]
+    return (
+        f"{TASKS[name].capitalize()}: at most {rows[most]:.1f} rows per example, at step {most}, and {rows[last]:.1f} "
+        f"at the end; their mean interaction is {hidden[most]:+.4f} and {hidden[last]:+.4f} nats."
+    )
+
+
 def swing(name: str) -> str:
     """Return the largest change of OOD exact match from one snapshot to the next, in percentage points."""
     accuracy = pd.read_csv(HERE / f"{name}_steps.csv")["ood_exact_match"]
     return f"{100 * accuracy.diff().abs().max():.0f} points"
 
 
+def verdict() -> str:
+    """Return what the scores' rho says of GIM, in words that follow the numbers."""
+    sentences = []
+    for name, task in COMPARED.items():
+        table = pd.read_csv(HERE / f"{name}_agreement.csv")
+        inside = table[table["step"].isin(inside_window(name)["step"]) & (table["score"] == "exact_match")]
+        median = inside.groupby("measure")["rho"].median()
+        gim, plain = median["|gim|"], median["gradient_norm"]
+        best = median[["|gradient|", "|ig|"]].idxmax()
+        change = (
+            "closer to C than"
+            if gim > plain + NEAR
+            else "further from C than"
+            if gim < plain - NEAR
+            else "as close to C as"
+        )
+        sentences.append(
+            f"In {task}, GIM is {change} G (median rho {gim:.2f} against {plain:.2f}); {MEASURES[best]} reaches "
+            f"{median[best]:.2f}."
+        )
+    return " ".join(sentences)
+
+
 def text() -> str:
-    """Return the findings, as the README states them."""
+    """Return the findings in short, as the README states them."""
     chance = pd.read_csv(HERE / "sort_steps.csv")["chance"].iloc[0]
     lines = "\n".join(finding(name) for name in TASKS)
     low, high = (f"{share:.0%}" for share in WINDOW)
@@ -121,20 +195,65 @@ distribution: from one snapshot to the next its OOD exact match moved by up to {
 {swing("sort")}). A positive rho goes with fewer heroes and bloats than luck alone gives. And depth and kind alone move
 ranks: in pre-LN models the gradient falls with depth, and heads differ from MLPs in scale, which makes early bloats and
 late heroes.
+
+{fill(f"Does GIM close the gap? {verdict()} More, with faithfulness and self-repair: [findings](docs/findings.md).")}
+
 Pictures: [sorting](docs/results/sort.svg), [reversal](docs/results/reverse.svg).
 """
 
 
+def details() -> str:
+    """Return the findings on attributions, faithfulness and self-repair, as docs/findings.md states them."""
+    agreements = "\n".join(agreement(name) for name in COMPARED)
+    rankings = "\n".join(faithful(name) for name in TASKS)
+    low, high = (f"{share:.0%}" for share in WINDOW)
+    rows = "; ".join(f"{task}: {faithfulness_rows(name)}" for name, task in TASKS.items())
+    area = (
+        "CPR: the area under the share of the score that the k highest ranked components bring back alone; median "
+        f"(least to most) over the run ({rows}). Attributions are ranked with their sign; `random` is one fixed order."
+    )
+    return f"""## Does GIM close the gap?
+
+Spearman's rho with causal importance C of gradient magnitude G and of the size of three attributions (absolute value
+of the mean over examples), in the snapshots whose OOD exact match lies between {low} and {high}: median (least to
+most), and in how many of them it was above that of G.
+
+| task | score of a component | rho (accuracy) | above G | rho (loss) | above G |
+| --- | --- | --- | --- | --- | --- |
+{agreements}
+
+{fill(verdict())}
+
+## Does a ranking find what the model needs?
+
+{fill(area)}
+
+| task | ranking | CPR (accuracy) | CPR (loss) |
+| --- | --- | --- | --- |
+{rankings}
+
+## Attention self-repair
+
+{fill("Over all heads, threshold 0.01 nat. " + " ".join(repaired(name) for name in TASKS))}
+"""
+
+
+def fill(words: str) -> str:
+    """Return a paragraph of lines that are not too long."""
+    return textwrap.fill(words, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def write_text() -> None:
-    """Put the findings into the README."""
-    before, _, rest = README.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    README.write_text(before + BEGIN + text() + END + after)
+    """Put the findings into the README and docs/findings.md."""
+    for page, findings in ((README, text()), (PAGE, details())):
+        before, _, rest = page.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        page.write_text(before + BEGIN + findings + END + after)
 
 
 if __name__ == "__main__":
     if "--text-only" not in sys.argv:
-        for name in TASKS:
+        for name in COMPARED:
             read(name)
         draw_run("runs/demo/run.h5", HERE / "demo.png", panels=("accuracy", "roles"))
     write_text()

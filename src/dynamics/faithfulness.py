@@ -11,7 +11,7 @@ from dynamics.arrays import ArraySpec
 from dynamics.errors import MeasurementError
 from dynamics.measurements.clean import clean_run
 from dynamics.measurements.faithfulness import count_passes, kept_scores
-from dynamics.measurements.interventions import held_still
+from dynamics.measurements.held_still import held_still
 from dynamics.measurements.scorer import bind
 from dynamics.probe import Probe
 from dynamics.rankings import descending, possible_rankings, ranking_scores, select_rankings
@@ -111,6 +111,12 @@ def take_faithfulness(
             raise MeasurementError(
                 f"the snapshot was taken on probe batches of {list(snapshot.batch_sizes)} examples, but this probe has "
                 f"{list(clean.sizes)}; give the probe of the snapshot."
+            )
+        same = np.allclose(to_numpy(clean.loss), snapshot["loss"], rtol=1e-3, atol=1e-4, equal_nan=True)
+        if not same:
+            raise MeasurementError(
+                "the snapshot's losses are not those of this model on this probe; give the model as it was when the "
+                "snapshot was taken, and the snapshot's probe."
             )
         loss, match = kept_scores(score, components, clean, orders.tolist())
     arrays = {

@@ -17,6 +17,9 @@ from dynamics.errors import ProbeError
 Objective = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 """``objective(model, batch) -> (loss, exact_match)``: nats, ``(examples,)``, and bool, ``(examples,)``."""
 
+PASSED_ON = ("attention_mask", "token_type_ids", "position_ids")
+"""What the model is given beside the tokens, as keywords, if a batch has it; all of the tokens' shape."""
+
 IGNORE = -100
 """Label of a position that is not a target (PyTorch's default ``ignore_index``)."""
 
@@ -27,8 +30,9 @@ def sequence_objective(
     """Score next-token predictions: mean cross-entropy over an example's targets, and whether all are the arg-max.
 
     Args:
-        model: Called as ``model(input_ids)``, with ``attention_mask`` too if the batch has one; returns logits
-            ``(examples, positions, vocabulary)``, or an object with such ``.logits``.
+        model: Called as ``model(input_ids)``, with ``attention_mask``, ``token_type_ids`` and ``position_ids`` too, by
+            name, if the batch has them; returns logits ``(examples, positions, vocabulary)``, or an object with such
+            ``.logits``.
         batch: ``input_ids`` and ``labels``, both ``(examples, positions)``; label -100: not a target.
         shift_labels: ``False``: ``logits[:, t]`` predicts ``labels[:, t]``. ``True`` (the Hugging Face convention):
             ``logits[:, t]`` predicts ``labels[:, t + 1]``.
@@ -39,7 +43,7 @@ def sequence_objective(
     Raises:
         ProbeError: If the model returns no logits.
     """
-    extra = {"attention_mask": batch["attention_mask"]} if batch.get("attention_mask") is not None else {}
+    extra = {name: batch[name] for name in PASSED_ON if batch.get(name) is not None}
     output = model(batch["input_ids"], **extra)
     logits, labels = getattr(output, "logits", output), batch["labels"].long()
     if not isinstance(logits, Tensor):
@@ -65,7 +69,8 @@ class Probe:
     Args:
         batches: Any iterable of batches; it is read once and kept on the CPU. Without an objective of your own, each
             batch is a mapping with ``input_ids`` and ``labels``, both ``(examples, positions)``; label -100 marks
-            positions that are not a target, and an optional ``attention_mask`` (1 = real token) marks padding.
+            positions that are not a target, and an optional ``attention_mask`` (1 = real token) marks padding;
+            ``token_type_ids`` and ``position_ids`` are handed to the model, too.
         objective: ``objective(model, batch) -> (loss, exact_match)`` for batches of any other kind: the loss in nats
             ``(examples,)`` and a bool ``(examples,)``. ``model`` is then the module that the trainer or you hand
             over; the default objective is given the transformer found inside it.
@@ -139,8 +144,8 @@ def _own(tensor: Tensor) -> Tensor:
 def _copies_its_input(batch: Mapping[str, Tensor]) -> bool:
     labels, ids = batch["labels"], batch["input_ids"]
     target = labels != IGNORE
-    # A few targets may equal their input by the nature of a task; whole sequences hardly do.
-    return bool(2 * target.sum() > target.numel() and (labels == ids)[target].all())
+    # A single target may equal its input by the nature of a task; several of every example hardly do.
+    return bool(target.sum() >= 2 * len(ids) and (labels == ids)[target].all())
 
 
 def _check(batch: Any, index: int, shift_labels: bool) -> None:
@@ -151,16 +156,18 @@ def _check(batch: Any, index: int, shift_labels: bool) -> None:
             f"{where} must be a mapping with 'input_ids' and 'labels'; got {found}. "
             "For other batches pass Probe(batches, objective=...)."
         )
-    ids, labels, mask = batch["input_ids"], batch["labels"], batch.get("attention_mask")
-    for name, value in (("input_ids", ids), ("labels", labels), ("attention_mask", mask)):
-        if not isinstance(value, Tensor) and not (name == "attention_mask" and value is None):
+    ids, labels = batch["input_ids"], batch["labels"]
+    extra = {name: batch[name] for name in PASSED_ON if batch.get(name) is not None}
+    for name, value in {"input_ids": ids, "labels": labels, **extra}.items():
+        if not isinstance(value, Tensor):
             raise ProbeError(f"{where}: {name} must be a tensor; got a {type(value).__name__}.")
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ProbeError(f"{where}: labels must be whole numbers; got {labels.dtype}.")
-    if mask is not None and mask.shape != ids.shape:
-        raise ProbeError(
-            f"{where}: attention_mask must have the shape of input_ids, {tuple(ids.shape)}; got {tuple(mask.shape)}."
-        )
+    for name, value in extra.items():
+        if value.shape != ids.shape:
+            raise ProbeError(
+                f"{where}: {name} must have the shape of input_ids, {tuple(ids.shape)}; got {tuple(value.shape)}."
+            )
     if ids.ndim != 2 or labels.shape != ids.shape or len(ids) == 0:
         raise ProbeError(
             f"{where}: input_ids and labels must both be (examples, positions) with at least one example; "

@@ -171,6 +171,11 @@ class Schedule:
             return value
         if isinstance(value, Integral) and not isinstance(value, bool):
             return cls.every(int(value))
+        if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(part, Integral) for part in value):
+            raise ScheduleError(
+                f"a list is the union of schedules, in which a number n means every n steps; got {list(value)!r}. For "
+                f"exactly these steps write {{at: {list(value)!r}}}, or Schedule.at({list(value)!r})."
+            )
         if isinstance(value, (list, tuple)) and value:
             return cls(tuple(rule for part in value for rule in cls.from_config(part).rules))
         if isinstance(value, Mapping) and len(value) > 1 and set(value) <= set(builders):

@@ -17,8 +17,8 @@ from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.base import Subject
 from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
+from dynamics.measurements.held_still import held_still
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
-from dynamics.measurements.interventions import held_still
 from dynamics.measurements.scorer import bind
 from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe

@@ -52,7 +52,7 @@ def test_layers_sum_rows_and_weigh_interactions_by_them(tmp_path):
     arrays["self_repair_interaction"][0], arrays["self_repair_interaction"][1] = 2.0, -2.0
     path = write_run(tmp_path / "run.h5", [0], [arrays], listed)
     with open_run(path) as run:
-        layers = self_repair_by_layer(self_repair_table(run))
+        layers = self_repair_by_layer(run)
     assert layers[["step", "layer"]].values.tolist() == [[0, 0], [0, 1]]
     assert layers["rows"].tolist() == [4.0, 0.0]
     assert layers["interaction"][0] == pytest.approx((1 * 2.0 - 3 * 2.0) / 4)
@@ -65,9 +65,8 @@ def test_a_model_that_diverged_stays_unknown(tmp_path):
     arrays["self_repair_rows"][:], arrays["self_repair_interaction"][:] = np.nan, np.nan
     path = write_run(tmp_path / "run.h5", [0], [arrays], listed)
     with open_run(path) as run:
-        table = self_repair_table(run)
-    assert table[["rows", "interaction"]].isna().all(axis=None)
-    assert self_repair_by_layer(table)[["rows", "interaction"]].isna().all(axis=None)
+        tables = self_repair_table(run), self_repair_by_layer(run)
+    assert all(table[["rows", "interaction"]].isna().all(axis=None) for table in tables)
 
 
 def test_a_run_without_it_is_an_error(tmp_path):

@@ -83,3 +83,18 @@ def test_unknown_weights_are_an_error():
     with pytest.raises(ComponentError) as caught:
         component().weights("values")
     assert str(caught.value) == "weights must be 'value_out' or 'all'; got 'values'."
+
+
+def test_a_map_of_the_model_inside_says_where_that_lies():
+    inner = decoder(n_layers=1)
+    outside = nn.ModuleDict({"net": inner})
+    with pytest.raises(ComponentError) as caught:
+        find_components(inner).check(outside)
+    assert str(caught.value) == (
+        "L0H0: the model has no module 'blocks.0.attention.output', which the component map names. There is "
+        "'net.blocks.0.attention.output': let all paths of the map start with 'net', and pass root='net' if the "
+        "transformer lies there."
+    )
+    twice = nn.ModuleDict({"a": decoder(n_layers=1), "b": decoder(n_layers=1)})
+    with pytest.raises(ComponentError, match=r"Was the map made for another model, or the model changed since\?$"):
+        find_components(inner).check(twice)

@@ -12,7 +12,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
 import dynamics
-from dynamics import GapTrackerCallback, Probe, Schedule, find_components, open_run, take_snapshot
+from dynamics import (
+    GapTrackerCallback,
+    Probe,
+    Schedule,
+    attribute_tokens,
+    find_components,
+    open_run,
+    perturbation_curves,
+    take_snapshot,
+)
 from dynamics.errors import ComponentError, ProbeError
 from dynamics.measurements.interventions import reading
 from tests.components.agreement import agree, equal, same
@@ -472,3 +481,65 @@ def test_other_models_of_the_library_are_not_recognised():
 def test_the_package_does_not_need_the_library():
     source = Path(dynamics.__file__).parent
     assert not [p for p in source.rglob("*.py") if re.search(r"(import|from) transformers", p.read_text())]
+
+
+def test_rotation_that_stretches_with_the_sequence_is_put_back():
+    _, _, options = CASES["llama"]
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    torch.manual_seed(0)
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**options | {"max_position_embeddings": 4, "rope_parameters": rope}))
+    ids = torch.randint(options["vocab_size"], (1, 12))
+    with torch.no_grad():
+        fresh = tf.LlamaForCausalLM(model.config)
+        fresh.load_state_dict(model.state_dict())
+        expected = fresh.eval()(ids).logits
+    for _ in range(2):
+        take_snapshot(model, Probe([{"input_ids": ids, "labels": ids}], shift_labels=True), measurements="clean")
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(ids).logits, expected)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_self_repair_leaves_out_padding_on_the_left(attention):
+    _, _, options = CASES["gpt2"]
+    torch.manual_seed(0)
+    model = tf.GPT2LMHeadModel(tf.GPT2Config(**options, attn_implementation=attention)).eval()
+    ids = torch.randint(options["vocab_size"], (2, 7))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    # The first token is predicted by padding, so it is no target.
+    targets = ids.masked_fill(positions == 0, -100)
+    batch = {"input_ids": ids, "labels": targets, "attention_mask": mask}
+    padded = Probe([{**batch, "position_ids": positions}], shift_labels=True)
+    alone = Probe(
+        [{"input_ids": ids[:1, 3:], "labels": ids[:1, 3:]}, {"input_ids": ids[1:], "labels": ids[1:]}],
+        shift_labels=True,
+    )
+    found, expected = (
+        take_snapshot(model, p, measurements="self_repair", self_repair_threshold=0.0) for p in (padded, alone)
+    )
+    heads = [component.kind == "head" for component in found.components]
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
+    np.testing.assert_array_equal(found["self_repair_rows"][heads], expected["self_repair_rows"][heads])
+    np.testing.assert_allclose(
+        found["self_repair_interaction"][heads], expected["self_repair_interaction"][heads], rtol=1e-3, atol=1e-6
+    )
+
+
+def test_positions_and_types_reach_the_model():
+    _, _, options = CASES["gpt2"]
+    torch.manual_seed(0)
+    model = tf.GPT2LMHeadModel(tf.GPT2Config(**options)).eval()
+    ids = torch.randint(options["vocab_size"], (2, 4))
+    given = {"input_ids": ids, "position_ids": torch.tensor([[3, 2, 1, 0], [0, 0, 1, 1]])}
+    with torch.no_grad():
+        nats = model(**given).logits[:, -1].log_softmax(-1)[:, 2]
+        plain = model(ids).logits[:, -1].log_softmax(-1)[:, 2]
+    found = attribute_tokens(model, given, target=2)
+    np.testing.assert_allclose(found.value, nats.numpy(), rtol=1e-5)
+    assert not torch.allclose(nats, plain, rtol=1e-3)
+    curves = perturbation_curves(model, found, random_orders=1)
+    np.testing.assert_allclose(curves.value, nats.numpy(), rtol=1e-5)
+    probe_ = Probe([{**given, "labels": torch.tensor([[-100, -100, -100, 2]] * 2)}])
+    np.testing.assert_allclose(take_snapshot(model, probe_, measurements="clean")["loss"], -nats.numpy(), rtol=1e-5)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from dynamics import find_components, take_snapshot
 from dynamics.components import Component, ComponentMap, Site, WeightSlice
 from dynamics.errors import ComponentError
+from dynamics.measurements.interventions import reading
 from tests.components.agreement import agree, equal, same
 from tests.components.checks import Lit, probe, trains_the_same
 from tests.measurements.gim_models import randomised
@@ -316,3 +317,24 @@ def test_a_component_map_by_hand_for_a_block_with_multihead_attention():
 
 def test_training_is_the_same_with_the_callback_and_without(tmp_path):
     trains_the_same(lambda: network("decoder"), tmp_path)
+
+
+class OwnOrder(nn.MultiheadAttention):
+    """A subclass that attends in a way of its own, the examples first, and calls ``out_proj`` itself."""
+
+    def forward(self, query, key, value, **_):
+        parts = nn.functional.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for part in parts)
+        z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out_proj(z.transpose(1, 2).flatten(2)), None
+
+
+def test_attention_with_a_forward_of_its_own_is_read_in_its_order():
+    attention = OwnOrder(8, 2, batch_first=True).double()
+    component = Component(0, "head", 0, Site("a.out_proj", "input", 0, 4), (), ())
+    x = torch.randn(3, 3, 8, dtype=torch.float64)
+    with reading(nn.ModuleDict({"a": attention}), [component]) as outputs:
+        attention(x, x, x)
+    parts = nn.functional.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
+    expected = nn.functional.scaled_dot_product_attention(*(part[..., :4] for part in parts), is_causal=True)
+    torch.testing.assert_close(outputs.of(component), expected)

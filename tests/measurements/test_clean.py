@@ -10,7 +10,7 @@ from dynamics import ComponentMap, find_components, take_snapshot
 from dynamics.errors import MeasurementError
 from dynamics.measurements.clean import clean_run
 from dynamics.measurements.scorer import Scorer
-from dynamics.probe import Probe
+from dynamics.probe import Probe, sequence_objective
 from tests.cases import Channels, channels_map, channels_probe, squared_error
 from tests.oracles.decoder import DecoderOracle
 from tests.oracles.measurements import mean_outputs, scores
@@ -115,3 +115,19 @@ def test_modules_with_other_numbers_of_positions_have_means_of_their_own():
 
     means = run(Pooled(), Probe(channels_probe().batches, squared_error), channels_map()).means
     np.testing.assert_allclose(torch.cat(means), [2 * 10 / 9, -0.5 * 10 / 9, 0.25 * 10 / 4 + 3])
+
+
+def test_a_mask_of_one_of_two_sequences_leaves_no_position_out():
+    model = decoder()
+    (batch,) = batches(model, 0, [(3, 4)])
+    mask = torch.tensor([[1, 1, 1, 0]] * 3)
+
+    def objective(model, batch):
+        return sequence_objective(model, {"input_ids": batch["input_ids"], "labels": batch["labels"]})
+
+    plain = run(model, Probe([batch], objective), find_components(model)).means
+    for extra in ({"attention_mask": mask, "decoder_input_ids": mask}, {"attention_mask": mask[:, :3]}):
+        found = run(model, Probe([{**batch, **extra}], objective), find_components(model)).means
+        assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    masked = run(model, Probe([{**batch, "attention_mask": mask}], objective), find_components(model)).means
+    assert not any(torch.equal(a, b) for a, b in zip(masked, plain, strict=True))

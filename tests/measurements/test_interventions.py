@@ -8,7 +8,8 @@ from torch import nn
 
 from dynamics import take_snapshot
 from dynamics.errors import MeasurementError
-from dynamics.measurements.interventions import held_still, reading, replaced, requiring_grad
+from dynamics.measurements.held_still import held_still
+from dynamics.measurements.interventions import reading, replaced, requiring_grad
 from dynamics.model import Transformer
 from dynamics.tasks import SequenceDataModule
 from tests.cases import Channels, channels_map, channels_probe, squared_error

@@ -10,7 +10,8 @@ from torch import nn
 from dynamics import GIMRules, Probe, gim_backward, take_snapshot
 from dynamics.components import Component, ComponentMap, Site, WeightSlice
 from dynamics.errors import MeasurementError
-from dynamics.measurements.interventions import held_still, reading, replaced
+from dynamics.measurements.held_still import held_still
+from dynamics.measurements.interventions import reading, replaced
 from dynamics.measurements.multihead import output_projections_called, without_fast_path
 from tests.measurements.gim_models import randomised
 

@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from dynamics import take_snapshot
+from dynamics import ComponentMap, Probe, find_components, take_snapshot
 from dynamics.errors import ProbeError
 from tests.cases import Channels, channels_map, channels_probe, squared_error
+from tests.strategies import decoder, probe
 
 EXPECTED = (
     "the objective must return the loss and the exact match of each example, a float tensor (examples,) "
@@ -75,3 +77,42 @@ def test_a_module_without_a_forward_is_named():
         "function). It was given the Shell; if that lacks forward, let the objective call the model inside it, or name "
         "that model as the root of the component map."
     )
+
+
+class TakesBatches(nn.Module):
+    """A user's module whose forward takes the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.decoder = decoder()
+
+    def forward(self, batch):
+        return self.decoder(batch["input_ids"])
+
+
+def test_a_model_that_does_not_take_token_ids_is_an_error_that_says_what_to_do():
+    model = TakesBatches()
+    components = ComponentMap(find_components(model).components)
+    with pytest.raises(ProbeError) as caught:
+        take_snapshot(model, probe(model.decoder), components)
+    assert str(caught.value) == (
+        "the default objective called TakesBatches with the probe's input_ids, and that failed: IndexError: too many "
+        "indices for tensor of dimension 2. Does TakesBatches map input_ids to logits, and know every token of the "
+        "probe? If not, pass Probe(batches, objective=...), or name the network inside it as the root of the component "
+        "map."
+    )
+
+
+def test_a_token_that_the_model_does_not_know_is_an_error_that_says_so():
+    model = decoder(vocab_size=5)
+    ids = torch.tensor([[1, 7]])
+    with pytest.raises(ProbeError, match=r"IndexError: index out of range in self\. Does Transformer map input_ids to"):
+        take_snapshot(model, Probe([{"input_ids": ids, "labels": torch.tensor([[2, 3]])}]))
+
+
+def test_an_error_in_an_objective_of_ones_own_is_left_as_it_is():
+    def objective(model, batch):
+        raise IndexError("mine")
+
+    with pytest.raises(IndexError, match=r"^mine$"):
+        take_snapshot(Channels(), channels_probe(objective), channels_map())

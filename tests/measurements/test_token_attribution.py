@@ -368,6 +368,8 @@ def test_errors_say_what_came_and_what_to_do():
     )
     assert message(model, ids, target=5) == "target must be a token id from 0 to 4, the model's logits; got 5."
     assert message(model, ids, other=1.5) == "other must be a token id, or one for each of the 1 examples; got 1.5."
+    assert message(model, ids, target="x") == "target must be a token id, or one for each of the 1 examples; got 'x'."
+    assert message(model, ids, target=1, other=1) == "target and other are the same token (1): no difference."
     assert message(model, ids, position=2) == "example 0 has 2 tokens, so it has no position 2."
     assert message(model, ids, position=0.5) == (
         "position must be a whole number, or one for each of the 1 examples; got 0.5."

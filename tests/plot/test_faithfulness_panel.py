@@ -58,7 +58,7 @@ def test_what_is_drawn_is_what_the_analysis_says(tmp_path):
     path = faithful_run(tmp_path / "run.h5")
     data = json.loads(draw_run(path, tmp_path / "a.json").read_text())["datasets"]
     with open_run(path) as run:
-        table = faithfulness_table(run).set_index(["step", "ranking"])
+        table = faithfulness_table(run, "loss").set_index(["step", "ranking"])
     by_loss = [row for row in data["faithfulness"] if row["score"] == "loss"]
     assert len(by_loss) == 12
     assert {(row["step"], row["ranking"]): row["cpr"] for row in by_loss} == pytest.approx(

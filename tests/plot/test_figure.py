@@ -167,13 +167,16 @@ def test_attributions_and_gradient_magnitude_lie_in_one_panel(tmp_path, score):
     random_run(tmp_path / "run.h5", n_steps=3, layers=3, methods=("gradient", "gim", "ig"))
     path = draw_run(tmp_path / "run.h5", tmp_path / "a.json", score=score, panels=("agreement",))
     drawn = json.loads(path.read_text())["datasets"]["agreement"]
-    assert len(drawn) == 2 * 4 * 3
-    assert {row["measure"] for row in drawn} == {"gradient_norm", "|gradient|", "|gim|", "|ig|"}
+    assert len(drawn) == 2 * 7 * 3
+    methods = ("gradient", "gim", "ig")
+    assert {row["measure"] for row in drawn} == {"gradient_norm", *methods, *(f"|{method}|" for method in methods)}
     svg = draw_run(tmp_path / "run.h5", tmp_path / "a.svg", score=score, panels=("agreement",)).read_text()
     # Each label once: those of the other score are not drawn.
     for label, colour in (("G", INK), ("|GIM|", GREEN), ("|attr. patching|", OCHRE), ("|integrated gr.|", ROSE)):
         assert svg.count(f">{label}</text>") == 1
-        assert len(re.findall(f'<path [^>]*stroke="{colour}"', svg)) == 1
+        # Beside its size, dashed, an attribution with its sign.
+        lines = re.findall(f'<path [^>]*stroke="{colour}"[^>]*>', svg)
+        assert sorted("dasharray" in line for line in lines) == ([False] if label == "G" else [False, True])
 
 
 def test_a_panel_that_a_run_has_nothing_for_is_left_out(tmp_path):

@@ -151,6 +151,9 @@ def test_errors_say_what_came_and_what_to_do(tmp_path):
     assert message(Scores(), "abc", out) == (
         "tokens must be a sequence of texts, one for each token; got a single text."
     )
+    assert message(Scores(), [1, 2, 3], out) == (
+        "tokens must be texts, one for each token; decode the ids first, one by one."
+    )
     assert message(Scores(), ["a"], out) == "GIM: there are 1 tokens, but the scores are (3,)."
     assert message({}, ["a"], out) == "a picture of tokens needs at least one row of scores; got none."
     assert message({"a": []}, [], out) == "a picture of tokens needs at least one token; got none."

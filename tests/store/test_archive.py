@@ -51,7 +51,7 @@ def test_format_1_1():
         assert group["kept_loss"].shape == group["kept_exact_match"].shape == (2, 5, 4, 6)
         assert group["ranking_order"][0].tolist() == [[2, 0, 1], [1, 2, 0], [0, 2, 1], [2, 0, 1], [0, 2, 1]]
         np.testing.assert_allclose(group["kept_loss"][1, 2, 1].mean(), 4.8167043, rtol=1e-6)
-        table = faithfulness_table(run).set_index(["step", "ranking"])
+        table = faithfulness_table(run, "loss").set_index(["step", "ranking"])
         np.testing.assert_allclose(table.loc[(4, "gim"), ["cpr", "cmd"]].tolist(), [0.605873, 0.394127], rtol=1e-5)
 
 

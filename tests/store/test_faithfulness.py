@@ -45,6 +45,9 @@ def test_rows_come_back_exactly(tmp_path, rows):
         assert group.labels("ranking").tolist() == list(RANKINGS)
         assert group.labels("kept").tolist() == list(range(7))
         assert group.attributes("kept_loss")["units"] == "nat"
+        with pytest.raises(KeyError) as caught:
+            run["kept_loss"]
+        assert caught.value.args == ("'kept_loss' is in the group 'faithfulness': run.faithfulness['kept_loss'].",)
         loss = run.to_xarray("faithfulness").kept_loss.sel(step=30, ranking="random", kept=6)
         np.testing.assert_array_equal(loss, rows[1][1]["kept_loss"][1, 6])
     with xr.open_dataset(tmp_path / "run.h5", engine="h5netcdf", group="faithfulness") as dataset:

@@ -69,7 +69,7 @@ def faithfulness_curve(kept: np.ndarray, score: str = "loss") -> FaithfulnessCur
     gains = (values - values[0]).mean(-1)
     if gains[-1] == 0:
         return _undefined(means, f"the whole model scores the same as with no component kept ({full:g})")
-    f = gains / gains[-1]
+    f = gains / gains[-1] + 0.0  # no -0
     share = np.linspace(0, 1, len(f))
     return FaithfulnessCurve(f, float(trapezoid(f, share)), float(trapezoid(np.abs(1 - f), share)), full, empty, None)
 
@@ -79,12 +79,12 @@ def _undefined(means: np.ndarray, reason: str) -> FaithfulnessCurve:
     return FaithfulnessCurve(unknown, np.nan, np.nan, float(means[-1]), float(means[0]), reason)
 
 
-def faithfulness_table(run: Run, score: str = "loss") -> pd.DataFrame:
+def faithfulness_table(run: Run, score: str = "exact_match") -> pd.DataFrame:
     """Return how faithful every ranking of a run is, over steps.
 
     Args:
         run: An open run.
-        score: ``"loss"`` or ``"exact_match"``.
+        score: ``"exact_match"`` or ``"loss"``.
 
     Returns:
         One row per step and ranking: ``step, ranking, score, cpr, cmd, full, empty, reason``; see `FaithfulnessCurve`.
@@ -102,12 +102,12 @@ def faithfulness_table(run: Run, score: str = "loss") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(types)
 
 
-def faithfulness_curves(run: Run, score: str = "loss") -> pd.DataFrame:
+def faithfulness_curves(run: Run, score: str = "exact_match") -> pd.DataFrame:
     """Return f(k) of every ranking of a run, over steps.
 
     Args:
         run: An open run.
-        score: ``"loss"`` or ``"exact_match"``.
+        score: ``"exact_match"`` or ``"loss"``.
 
     Returns:
         One row per step, ranking and k: ``step, ranking, score, kept, faithfulness``; NaN where it is undefined.

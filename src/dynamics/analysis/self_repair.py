@@ -43,15 +43,19 @@ def self_repair_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame(columns).astype({"step": "int64", "component": "str", "layer": "int64", "head": "int64"})
 
 
-def self_repair_by_layer(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a `self_repair_table` summed over the heads of each layer: rows per example, mean interaction of a row.
+def self_repair_by_layer(run: Run) -> pd.DataFrame:
+    """Return `self_repair_table` summed over the heads of each layer: rows per example, mean interaction of a row.
 
     Args:
-        table: What `self_repair_table` returns.
+        run: An open run.
 
     Returns:
         One row per step and layer: ``step``, ``layer``, ``rows``, ``interaction``.
+
+    Raises:
+        AnalysisError: If the run holds no ``self_repair_rows``.
     """
+    table = self_repair_table(run)
     weighted = table.assign(hidden=(table["rows"] * table["interaction"].fillna(0)).where(table["rows"].notna()))
     grouped = weighted.groupby(["step", "layer"])[["rows", "hidden"]]
     layers = grouped.sum(min_count=1).reset_index()

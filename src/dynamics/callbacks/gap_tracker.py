@@ -60,7 +60,8 @@ class GapTrackerCallback(L.Callback):
         baselines: Ablation baselines, out of ``"mean"`` and ``"zero"``.
         rules: Backward rules of the attribution method ``gim``; default: all three, with temperature 2.
         overwrite: Replace an existing file at ``path``.
-        log_metrics: Send rho and the role counts to the trainer's loggers and progress bar, as ``gap/…``.
+        log_metrics: Send rho and the role counts by accuracy, and rho by loss, to the trainer's loggers, as ``gap/…``;
+            ``gap/rho`` (by accuracy; NaN while that is 0) and ``gap/rho_loss`` to the progress bar.
         components: The components; default: what `find_components` finds in the module.
         metadata: Anything that JSON can hold, to be kept in the file's metadata.
         methods: Attribution methods, out of ``"gradient"``, ``"gim"`` and ``"ig"``. GIM refuses a model in which one of
@@ -238,9 +239,8 @@ class GapTrackerCallback(L.Callback):
         snapshot = self._measure(trainer, module)
         summary = self._write_snapshot(trainer, snapshot)
         # The progress bar only: the loggers have got the values, at their exact step.
-        if summary:
-            rho = f"{PREFIX}rho"
-            module.log(rho, summary[rho], prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)
+        for name in (f"{PREFIX}rho", f"{PREFIX}rho_loss") if summary else ():
+            module.log(name, summary[name], prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)
 
     def _take_faithfulness(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Measure faithfulness by the snapshot that was taken at this step, and write it."""

@@ -25,11 +25,13 @@ def not_logging(module: L.LightningModule) -> Iterator[None]:
             "let the objective compute the loss without self.log."
         )
 
+    before = {"log": module.__dict__["log"]} if "log" in module.__dict__ else {}
     module.__dict__["log"] = refuse
     try:
         yield
     finally:
         del module.__dict__["log"]
+        module.__dict__.update(before)
 
 
 class LoggedMetrics:

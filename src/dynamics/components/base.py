@@ -141,23 +141,36 @@ class ComponentMap(Sequence[Component]):
     def check(self, model: nn.Module) -> None:
         """Raise a `ComponentError` that names the first module or weight that ``model`` does not have."""
         for component in self.components:
-            self._look_up(component.label, "module", component.site.module, model.get_submodule)
+            self._look_up(component.label, "module", component.site.module, model, model.get_submodule)
             for block in dict.fromkeys((*component.value_out, *component.all_weights)):
-                weight = self._look_up(component.label, "weight", block.parameter, model.get_parameter)
+                weight = self._look_up(component.label, "weight", block.parameter, model, model.get_parameter)
                 end = weight.shape[block.dim] if block.stop is None else block.stop
                 if not 0 <= block.start < end <= weight.shape[block.dim]:
                     raise ComponentError(
                         f"{component.label}: {block.parameter} has {weight.shape[block.dim]} entries along dimension "
                         f"{block.dim}, but the component map asks for {block.start} to {end}."
                     )
-        self._look_up("root", "module", self.root, model.get_submodule)
+        self._look_up("root", "module", self.root, model, model.get_submodule)
 
     @staticmethod
-    def _look_up(name: str, what: str, path: str, get: Callable[[str], object]):  # type: ignore[no-untyped-def]
+    def _look_up(  # type: ignore[no-untyped-def]
+        name: str, what: str, path: str, model: nn.Module, get: Callable[[str], object]
+    ):
         try:
             return get(path)
         except AttributeError as error:
             raise ComponentError(
-                f"{name}: the model has no {what} {path!r}, which the component map names. "
-                "Was the map made for another model, or the model changed since?"
+                f"{name}: the model has no {what} {path!r}, which the component map names. {_suggestion(model, path)}"
             ) from error
+
+
+def _suggestion(model: nn.Module, path: str) -> str:
+    names = [name for name, _ in (*model.named_modules(), *model.named_parameters())]
+    longer = [name for name in names if path and name.endswith(f".{path}")]
+    if len(longer) == 1:
+        prefix = longer[0].removesuffix(f".{path}")
+        return (
+            f"There is {longer[0]!r}: let all paths of the map start with {prefix!r}, and pass root={prefix!r} if the "
+            "transformer lies there."
+        )
+    return "Was the map made for another model, or the model changed since?"

@@ -9,7 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from dynamics.measurements.gim_attention import masked_scores, rows_at_once
-from dynamics.measurements.gim_rules import pattern, working_dtype
+from dynamics.measurements.gim_rules import empty_rows, pattern, working_dtype
 
 Weights = Callable[[int, int], Tensor]
 """``weights(start, stop)``: softmax weights of some queries, ``(..., stop - start, keys)``."""
@@ -122,7 +122,9 @@ def _fused_weights(
     seen = min(stop, keys) if causal else keys
     part = None if mask is None else mask[..., start:stop, :seen]
     q, k = query[..., start:stop, :].to(dtype) * scale, key[..., :seen, :].to(dtype)
-    return pattern(masked_scores(q, k, part, batch, start if causal else None))
+    scores = masked_scores(q, k, part, batch, start if causal else None)
+    # What sees nothing (padding on the left) attends to nothing: PyTorch's fused attention gives 0 there.
+    return pattern(scores, empty=None if mask is None else empty_rows(scores))
 
 
 def eager_attention(

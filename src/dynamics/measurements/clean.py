@@ -35,7 +35,8 @@ class CleanRun:
 def clean_run(score: Scorer, components: ComponentMap) -> CleanRun:
     """Score every batch and average every component's output over examples and positions.
 
-    Positions that a batch's ``attention_mask`` marks as padding (0) are left out of the mean. Sums are kept in
+    Positions that a batch's ``attention_mask`` marks as padding (0) are left out of the mean; in batches that have a
+    ``decoder_input_ids`` or the like, whose it is cannot be told, and all positions count. Sums are kept in
     float64; the means come back in the dtype of the outputs.
     """
     losses, matches = [], []
@@ -57,7 +58,8 @@ def clean_run(score: Scorer, components: ComponentMap) -> CleanRun:
                         f"positions, width) with {len(loss)} examples; got {tuple(z.shape)}."
                     )
                 _check_width(component, outputs)
-                flat = z.flatten(0, 1) if real is None else z[real]
+                # A mask of another length is that of another sequence, as a source is to a decoder's target.
+                flat = z.flatten(0, 1) if real is None or real.shape != z.shape[:2] else z[real]
                 sums[index] = sums[index] + flat.sum(0, dtype=torch.float64)
                 counts[index] += len(flat)
             dtypes = [outputs.of(component).dtype for component in components]
@@ -78,6 +80,7 @@ def _check_width(component: Component, outputs: Outputs) -> None:
 
 
 def _real_positions(batch: Any) -> Tensor | None:
-    if isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), Tensor):
+    two_sequences = isinstance(batch, Mapping) and any(str(key).startswith("decoder_") for key in batch)
+    if isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), Tensor) and not two_sequences:
         return batch["attention_mask"].bool()
     return None

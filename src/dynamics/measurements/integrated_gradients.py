@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -20,9 +21,9 @@ STEPS = 8
 
 def check_steps(steps: int) -> int:
     """Return the number of steps, or raise a `MeasurementError` unless it is a whole number of at least 1."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
         raise MeasurementError(f"ig_steps must be a whole number, at least 1; got {steps!r}.")
-    return steps
+    return int(steps)
 
 
 def integrated_gradients(

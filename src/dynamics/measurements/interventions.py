@@ -1,62 +1,18 @@
-"""Contexts that read or replace component outputs, or hold the model still, and put everything back in ``finally``."""
+"""Contexts that read or change component outputs, and put everything back in ``finally``."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dynamics.components import Component, Site
 from dynamics.errors import MeasurementError
-from dynamics.measurements.multihead import is_output_projection, output_projections_called, without_fast_path
-from dynamics.measurements.uncompiled import uncompiled
-
-
-@contextmanager
-def held_still(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode with autograd on; afterwards restore flags, buffers and all RNG states.
-
-    Random numbers drawn inside (by an objective, say) are taken back: torch (CPU and initialised GPUs), numpy, python.
-    So are changes of buffers, for modules that count or collect in evaluation mode too. PyTorch's fast path for
-    ``nn.TransformerEncoderLayer`` is off inside, so that clean and ablated runs compute alike.
-    """
-    flags = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
-    # PyTorch ignores hooks inside a module that was compiled in place: it is measured uncompiled.
-    compiled = [(module, module._compiled_call_impl) for module in model.modules() if module._compiled_call_impl]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    rng = torch.random.fork_rng(devices=devices)
-    with rng, torch.inference_mode(False), torch.enable_grad(), without_fast_path(), uncompiled():
-        try:
-            model.eval()
-            for module, _ in compiled:
-                module._compiled_call_impl = None
-            yield
-        finally:
-            # Not model.train(): submodules may have been in different modes, or override it.
-            for module, training in flags:
-                module.training = training
-            for module, call in compiled:
-                module._compiled_call_impl = call
-            with torch.no_grad():
-                for module, name, buffer, before in buffers:
-                    # Expanded buffers cannot be written to, and as a rule nothing has changed.
-                    if not torch.equal(buffer, before):
-                        buffer.copy_(before)
-                    module._buffers[name] = buffer
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
+from dynamics.measurements.multihead import output_projections_called, positions_come_first
 
 
 @contextmanager
@@ -86,11 +42,10 @@ def _first(value: Any, site: Site) -> Tensor:
 def _hook(model: nn.Module, site: Site, function: Any) -> torch.utils.hooks.RemovableHandle:
     """Register ``function(tensor) -> tensor`` on the tensor of a site."""
     module = model.get_submodule(site.module)
-    positions_first = site.positions_first or is_output_projection(model, site.module)
 
     def change(value: Any) -> Tensor:
         tensor = _first(value, site)
-        if positions_first and tensor.ndim == 3:
+        if (site.positions_first or positions_come_first(module)) and tensor.ndim == 3:
             return function(tensor.transpose(0, 1)).transpose(0, 1)
         return function(tensor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from dynamics.errors import MeasurementError
 from dynamics.measurements.composite import body
 from dynamics.measurements.process_wide import ProcessWide
 
+_last_step = threading.local()
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
@@ -66,6 +68,14 @@ def is_output_projection(model: nn.Module, path: str) -> bool:
     return name == "out_proj" and isinstance(model.get_submodule(parent), nn.MultiheadAttention)
 
 
+def positions_come_first(module: nn.Module) -> bool:
+    """Say whether a module that runs in this thread is called in the place of PyTorch's own last step.
+
+    A subclass of ``nn.MultiheadAttention`` with a forward of its own may call it, and in another order of dimensions.
+    """
+    return getattr(_last_step, "projection", None) is module
+
+
 class _TwoSteps(TorchFunctionMode):
     """Watches this thread for attention whose last step is one of the projections."""
 
@@ -96,8 +106,12 @@ class _TwoSteps(TorchFunctionMode):
                 return body(func)(*args, **kwargs)
         if self._running and func is F.linear and args[1] is self._running[-1][0].weight:
             projection, positions = self._running[-1]
-            # Flat and in PyTorch's order, so that the very same product runs: (positions, examples), or one example.
-            return projection(args[0].unflatten(0, positions)).flatten(0, -2)
+            _last_step.projection = projection
+            try:
+                # Flat and in PyTorch's order, so that the very same product runs: (positions, examples), or one.
+                return projection(args[0].unflatten(0, positions)).flatten(0, -2)
+            finally:
+                _last_step.projection = None
         return func(*args, **kwargs)
 
     def _projection(self, weight: Tensor) -> nn.Module | None:

@@ -130,10 +130,9 @@ def perturbation_curves(
     # (order, example, point, position): without the top k; and with the top k alone.
     without = (ranks[:, :, None] < k[None, :, :, None]) & free[:, None]
     alone = (ranks[:, :, None] >= k[None, :, :, None]) & free[:, None]
-    mask = None if attribution.mask.all() else torch.from_numpy(attribution.mask).long()
-    with token_scene(
-        model, torch.from_numpy(attribution.input_ids), mask, embedding, lambda *_: attribution.explained
-    ) as scene:
+    padding = {} if attribution.mask.all() else {"attention_mask": attribution.mask.astype(int)}
+    given = {"input_ids": attribution.input_ids, **padding, **attribution.passed}
+    with token_scene(model, given, embedding, lambda *_: attribution.explained) as scene:
         start = scene.towards(attribution.baseline if baseline is None else baseline)
         value = scene.values(scene.embedded).cpu().numpy()
         drops = value[:, None] - _targets(scene, start, np.stack([without, alone]), batch_size)

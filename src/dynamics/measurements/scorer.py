@@ -12,7 +12,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from dynamics.components import ComponentMap
-from dynamics.errors import MeasurementError, ProbeError
+from dynamics.errors import DynamicsError, MeasurementError, ProbeError
 from dynamics.probe import Probe
 
 
@@ -47,6 +47,18 @@ class Scorer:
                 f"the objective called something that is not implemented ({error}). It was given the "
                 f"{type(self.network).__name__}; if that lacks forward, let the objective call the model inside it, or "
                 "name that model as the root of the component map."
+            ) from error
+        except DynamicsError:
+            raise
+        except (TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
+            if self.probe.custom_objective is not None:
+                raise
+            name = type(self.network).__name__
+            raise ProbeError(
+                f"the default objective called {name} with the probe's input_ids, and that failed: "
+                f"{type(error).__name__}: {error}. Does {name} map input_ids to logits, and know every token of the "
+                "probe? If not, pass Probe(batches, objective=...), or name the network inside it as the root of "
+                "the component map."
             ) from error
         if not _fits(scores):
             raise ProbeError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from dynamics.components import find_components
 from dynamics.errors import ComponentError, MeasurementError
 from dynamics.measurements.gim import GIMRules, gim_backward
 from dynamics.measurements.gim_reach import running_eagerly
+from dynamics.measurements.held_still import held_still
 from dynamics.measurements.input_embedding import Baseline, InputEmbedding, find_input_embedding, named_embedding
-from dynamics.measurements.interventions import held_still
-from dynamics.measurements.token_target import Inputs, Quantity, TokenTarget, checked_labels, resolve_target
+from dynamics.measurements.integrated_gradients import check_steps
+from dynamics.measurements.token_inputs import Inputs, read_inputs
+from dynamics.measurements.token_target import Quantity, TokenTarget, checked_labels, resolve_target
 
 Method = Literal["gim", "gradient", "ig"]
 TOKEN_METHODS = ("gim", "gradient", "ig")
@@ -39,6 +40,7 @@ class TokenAttribution:
         mask: Which positions hold a token rather than padding, bool ``(examples, positions)``.
         baseline: ``"zero"``, ``"mean"``, a token id, or the embedding.
         explained: The target as it is computed; ``explained.token`` are the predicted tokens.
+        passed: What the model was given beside the tokens, by name, such as ``position_ids``.
     """
 
     scores: np.ndarray
@@ -50,6 +52,7 @@ class TokenAttribution:
     mask: np.ndarray
     baseline: Baseline
     explained: TokenTarget
+    passed: Mapping[str, np.ndarray]
 
     @property
     def completeness_error(self) -> np.ndarray:
@@ -130,8 +133,7 @@ def _no_gradient(path: str) -> MeasurementError:
 @contextmanager
 def token_scene(
     model: nn.Module,
-    input_ids: Any,
-    attention_mask: Any,
+    given: Mapping[str, Any],
     embedding: nn.Module | None,
     explained: Callable[[nn.Module, Inputs], TokenTarget],
 ) -> Iterator[Scene]:
@@ -139,8 +141,7 @@ def token_scene(
 
     Args:
         model: The model, or a module that holds it.
-        input_ids: Tokens, ``(examples, positions)`` or ``(positions,)``.
-        attention_mask: 1: a real token; ``None``: all are.
+        given: ``input_ids``, ``(examples, positions)`` or ``(positions,)``, and what the model is given beside.
         embedding: The input embedding, if the user named it.
         explained: Returns the target, given the network and its inputs.
     """
@@ -149,7 +150,7 @@ def token_scene(
     with held_still(model), running_eagerly(model):
         network = _network(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        inputs = _inputs(network, input_ids, attention_mask, device)
+        inputs = read_inputs(network, given, device)
         try:
             if embedding is None:
                 found = find_input_embedding(network, lambda tokens: inputs.call(network, tokens), inputs.input_ids)
@@ -169,32 +170,6 @@ def _network(model: nn.Module) -> nn.Module:
         return find_components(model).network(model)
     except ComponentError:
         return model
-
-
-def _inputs(network: nn.Module, input_ids: Any, mask: Any, device: torch.device) -> Inputs:
-    ids = torch.as_tensor(input_ids) if isinstance(input_ids, (Tensor, np.ndarray, list, tuple)) else None
-    whole = ids is not None and not ids.is_floating_point() and ids.dtype != torch.bool
-    if ids is None or not whole or ids.ndim not in (1, 2) or ids.numel() == 0:
-        got = type(input_ids).__name__ if ids is None else f"{ids.dtype} {tuple(ids.shape)}"
-        raise MeasurementError(
-            f"input_ids must be whole numbers, (examples, positions) or (positions,), with at least one; got {got}."
-        )
-    # Made anew, for autograd refuses tensors from inference mode.
-    ids = (ids if ids.ndim == 2 else ids[None]).detach().clone().to(device)
-    if mask is None:
-        return Inputs(ids, torch.ones_like(ids, dtype=torch.bool), None)
-    mask = torch.as_tensor(mask).detach().clone().to(device)
-    mask = mask[None] if mask.ndim == 1 else mask
-    if mask.shape != ids.shape:
-        raise MeasurementError(
-            f"attention_mask must have the shape of input_ids, {tuple(ids.shape)}; got {tuple(mask.shape)}."
-        )
-    if not (mask != 0).any(-1).all():
-        example = int((~(mask != 0).any(-1)).nonzero()[0])
-        raise MeasurementError(f"attention_mask leaves no token of example {example}.")
-    parameters = inspect.signature(network.forward).parameters.values()
-    takes = any(p.name == "attention_mask" or p.kind is p.VAR_KEYWORD for p in parameters)
-    return Inputs(ids, mask != 0, mask if takes else None)
 
 
 def attribute_tokens(
@@ -232,8 +207,8 @@ def attribute_tokens(
         model: Any model that maps token ids to logits, or a module (such as a LightningModule) that holds one of a
             known family. Its input embedding is the module that is called with the token ids.
         input_ids: Tokens, ``(examples, positions)`` or ``(positions,)``; or a mapping with ``input_ids`` and, if you
-            like, ``attention_mask`` and ``labels`` (-100: not a target): a batch of a probe, a tokenizer's result.
-            Labels are explained if none of target, position, other is given.
+            like, ``attention_mask``, ``token_type_ids``, ``position_ids`` and ``labels`` (-100: not a target): a batch
+            of a probe, a tokenizer's result. Labels are explained if none of target, position, other is given.
         target: Id of the token predicted, or one for each example; default: the arg-max.
         position: Where the prediction is read, or one for each example. Counts real tokens; default: -1, the last.
         other: A token to tell the target from: explains ``logit(target) - logit(other)``.
@@ -256,10 +231,10 @@ def attribute_tokens(
     """
     if method not in TOKEN_METHODS:
         raise MeasurementError(f"method must be among {', '.join(TOKEN_METHODS)}; got {method!r}.")
-    if isinstance(ig_steps, bool) or not isinstance(ig_steps, int) or ig_steps < 1:
-        raise MeasurementError(f"ig_steps must be a whole number, at least 1; got {ig_steps!r}.")
+    check_steps(ig_steps)
     given = input_ids if isinstance(input_ids, Mapping) else {"input_ids": input_ids}
-    mask = given.get("attention_mask") if attention_mask is None else attention_mask
+    if attention_mask is not None:
+        given = {**given, "attention_mask": attention_mask}
 
     def explained(network: nn.Module, inputs: Inputs) -> TokenTarget:
         labels = given.get("labels") if target is None and other is None and position is None else None
@@ -269,7 +244,7 @@ def attribute_tokens(
             raise MeasurementError(f"labels are explained by their mean log p; got quantity={quantity!r}.")
         return TokenTarget(labels=checked_labels(labels, inputs.input_ids, shift_labels), shift_labels=shift_labels)
 
-    with token_scene(model, given.get("input_ids"), mask, embedding, explained) as scene:
+    with token_scene(model, given, embedding, explained) as scene:
         start = scene.towards(baseline)
         if method == "ig":
             value, gradient = scene.values(scene.embedded), _mean_gradient(scene, start, ig_steps)
@@ -287,6 +262,7 @@ def attribute_tokens(
             mask=scene.inputs.mask.cpu().numpy(),
             baseline=baseline,
             explained=scene.target,
+            passed={name: value.cpu().numpy() for name, value in scene.inputs.passed.items()},
         )
 
 

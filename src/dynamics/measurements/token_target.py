@@ -9,64 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from dynamics.errors import MeasurementError
+from dynamics.measurements.token_inputs import Inputs
 from dynamics.probe import IGNORE, sequence_objective
 
 Quantity = Literal["log_prob", "logit", "probability"]
 QUANTITIES = ("log_prob", "logit", "probability")
 _WORDS = {"log_prob": "log p", "logit": "logit", "probability": "p"}
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Examples as the model takes them.
-
-    Attributes:
-        input_ids: ``(examples, positions)``.
-        mask: Which positions hold a real token rather than padding, bool ``(examples, positions)``.
-        passed: The attention mask as the model is given it; ``None``: the model takes none.
-    """
-
-    input_ids: Tensor
-    mask: Tensor
-    passed: Tensor | None
-
-    def rows(self, index: Tensor) -> Inputs:
-        """Return some examples, repeated or not."""
-        passed = None if self.passed is None else self.passed[index]
-        return Inputs(self.input_ids[index], self.mask[index], passed)
-
-    def batch(self, labels: Tensor) -> dict[str, Tensor]:
-        """Return them as a batch of a probe."""
-        return {"input_ids": self.input_ids, "labels": labels, **self._passed}
-
-    def call(self, network: nn.Module, input_ids: Tensor | None = None) -> Any:
-        """Return what the network makes of them, or of other tokens in their place."""
-        return network(self.input_ids if input_ids is None else input_ids, **self._passed)
-
-    @property
-    def _passed(self) -> dict[str, Tensor]:
-        return {} if self.passed is None else {"attention_mask": self.passed}
-
-    def column(self, position: int | Tensor) -> Tensor:
-        """Return the columns of positions that count real tokens only, ``(examples,)``; -1 is the last.
-
-        Raises:
-            MeasurementError: If an example has fewer tokens.
-        """
-        count = self.mask.sum(-1)
-        wanted = torch.as_tensor(position, device=count.device)
-        if wanted.is_floating_point() or wanted.dtype == torch.bool or wanted.shape not in ((), count.shape):
-            raise MeasurementError(
-                f"position must be a whole number, or one for each of the {len(count)} examples; got {position!r}."
-            )
-        wanted = wanted.expand_as(count)
-        if (outside := (wanted >= count) | (wanted < -count)).any():
-            example = int(outside.nonzero()[0])
-            raise MeasurementError(
-                f"example {example} has {int(count[example])} tokens, so it has no position {int(wanted[example])}."
-            )
-        rank = torch.where(wanted < 0, wanted + count, wanted)
-        return (self.mask & (self.mask.cumsum(-1) == rank[:, None] + 1)).int().argmax(-1)
 
 
 def logits_of(network: nn.Module, inputs: Inputs) -> Tensor:
@@ -169,12 +117,20 @@ def resolve_target(
         logits = logits_of(network, inputs)
     row = logits[torch.arange(len(logits), device=logits.device), column]
     token = row.argmax(-1) if target is None else _tokens("target", target, row)
-    return TokenTarget(quantity, column, token, None if other is None else _tokens("other", other, row))
+    against = None if other is None else _tokens("other", other, row)
+    if against is not None and (against == token).any():
+        raise MeasurementError(
+            f"target and other are the same token ({int(token[against == token][0])}): no difference."
+        )
+    return TokenTarget(quantity, column, token, against)
 
 
 def _tokens(name: str, value: int | Tensor, row: Tensor) -> Tensor:
     examples, size = row.shape
-    tokens = torch.as_tensor(value, device=row.device)
+    try:
+        tokens = torch.as_tensor(value, device=row.device)
+    except (TypeError, ValueError, RuntimeError):
+        tokens = torch.zeros(())  # a text, say; refused below
     if tokens.is_floating_point() or tokens.dtype == torch.bool or tokens.shape not in ((), (examples,)):
         raise MeasurementError(f"{name} must be a token id, or one for each of the {examples} examples; got {value!r}.")
     if ((tokens < 0) | (tokens >= size)).any():

@@ -17,13 +17,17 @@ MEASURES = {
     "|ig|": ("|integrated gr.|", ROSE),
     "|gim|": ("|GIM|", GREEN),
 }
-"""What is drawn: gradient magnitude, and attributions without their sign, since G has none."""
+"""What is named: gradient magnitude, and attributions without their sign, since G has none."""
+SIGNED = {name.strip("|"): colour for name, (_, colour) in MEASURES.items() if name.startswith("|")}
+"""What is drawn beside: the attributions with their sign, dashed, in the colour of their size."""
 
 
 def agreement_panel(agreement: pd.DataFrame, axis: StepAxis) -> Panel | None:
     """Draw rho of every measure with C, for the score that is chosen; where it is undefined the line has a gap."""
-    drawn = agreement[agreement["measure"].isin(MEASURES)]
-    style = {name: look for name, look in MEASURES.items() if name in set(drawn["measure"])}
+    drawn = agreement[agreement["measure"].isin([*MEASURES, *SIGNED])]
+    known = set(drawn["measure"])
+    style = {name: look for name, look in MEASURES.items() if name in known}
+    colours = {name: colour for name, (_, colour) in style.items()} | {n: c for n, c in SIGNED.items() if n in known}
     if len(style) < 2:
         # A run without attributions: another panel shows G.
         return None
@@ -44,13 +48,17 @@ def agreement_panel(agreement: pd.DataFrame, axis: StepAxis) -> Panel | None:
             color=alt.Color(
                 "measure:N",
                 legend=None,
-                scale=alt.Scale(domain=list(style), range=[colour for _, colour in style.values()]),
+                scale=alt.Scale(domain=list(colours), range=list(colours.values())),
             ),
         )
     )
     names = {measure: name for measure, (name, _) in style.items()}
+    titles = names | {
+        measure: f"{names[f'|{measure}|'].strip('|')}, with its sign" for measure in colours.keys() - names
+    }
+    sized, signed = (f"{'' if known else '!'}test(/^\\||^gradient_norm$/, datum.measure)" for known in (True, False))
     hint = tooltip(
-        f"{names}[datum.measure]",
+        f"{titles}[datum.measure]",
         {"step": "format(datum.step, ',d')", "ρ": number("rho"), "p": number("p_value")},
     )
     size = point_size(drawn["step"].nunique(), 18)
@@ -61,8 +69,10 @@ def agreement_panel(agreement: pd.DataFrame, axis: StepAxis) -> Panel | None:
     ]
     chart = alt.layer(
         rules(HEIGHT, [HEIGHT / 2], color=FAINT).encode(y=alt.YDatum(0)),
-        base.mark_line(strokeWidth=1.8),
-        base.mark_point(filled=True, size=size, opacity=1, tooltip=hint),
+        base.transform_filter(signed).mark_line(strokeWidth=1.2, strokeDash=[3, 3], opacity=0.8),
+        base.transform_filter(signed).mark_point(filled=True, size=size / 2, opacity=0.8, tooltip=hint),
+        base.transform_filter(sized).mark_line(strokeWidth=1.8),
+        base.transform_filter(sized).mark_point(filled=True, size=size, opacity=1, tooltip=hint),
         labels(ends, fontSize=11.5).transform_filter(f"datum.score === {ROLES_BY}"),
     ).properties(
         width=WIDTH,
@@ -72,7 +82,7 @@ def agreement_panel(agreement: pd.DataFrame, axis: StepAxis) -> Panel | None:
                 f"'Do attributions find what ablation finds? (C by ' + ({ROLES_BY} === 'loss' ? 'loss)' : 'accuracy)')"
             ),
             subtitle="Rank correlation with causal importance C of gradient magnitude G and of the size of each "
-            "attribution; gap: undefined.",
+            "attribution (dashed: with its sign; C has one, too). Gap: undefined.",
         ),
     )
     return chart, {"agreement": rows(drawn)}

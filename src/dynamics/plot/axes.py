@@ -44,6 +44,12 @@ class StepAxis:
         """Return where the cells of snapshots end: at the next snapshot."""
         return steps.map(self._ends)
 
+    def upper(self) -> StepAxis:
+        """Return the axis of a panel that has another below it: the steps are not named."""
+        axis = copy(self)
+        axis.title = ""
+        return axis
+
     def lowest(self) -> StepAxis:
         """Return the axis as the lowest panel shows it: with its name."""
         named_axis = copy(self)

@@ -66,7 +66,7 @@ def faithfulness_panel(table: pd.DataFrame, axis: StepAxis) -> Panel | None:
         title=alt.Title(
             text=alt.ExprRef(f"'Does a ranking find what the model needs? (' + {_BY} + ')'"),
             subtitle="CPR: how much of the score the highest ranked components bring back alone, averaged over their "
-            "number. Gap: the whole model is no better than none.",
+            f"number. Gap: the whole model is no better than none.{_cut(table['shown'])}",
         ),
     )
     return chart, {"faithfulness": rows(_control_first(table))}
@@ -118,7 +118,7 @@ def curve_panel(curves: pd.DataFrame, table: pd.DataFrame) -> Panel | None:
         title=alt.Title(
             text=alt.ExprRef(f"'How few components suffice at step {step:,}? (' + {_BY} + ')'"),
             subtitle="Share of the score that the k highest ranked components bring back, all others at their mean. "
-            "Dashed: the whole model.",
+            f"Dashed: the whole model.{_cut(drawn['faithfulness'])}",
         ),
     )
     return chart, {"curves": rows(_control_first(drawn))}
@@ -160,6 +160,13 @@ def _domain(values: pd.Series) -> tuple[float, float]:
     lowest, highest = min([0.0, *known]), max([1.0, *known])
     # A margin, so that a point at the end is not cut in half.
     return max(_LEAST, lowest - 0.03 * (lowest < 0)), min(_MOST, highest + 0.03 * (highest > 1))
+
+
+def _cut(values: pd.Series) -> str:
+    """Return the sentence that says where the axis ends, if a value lies beyond."""
+    known = values.dropna()
+    beyond = len(known) and (known.min() < _LEAST or known.max() > _MOST)
+    return f" Cut off at {_LEAST:g} and {_MOST:g}." if beyond else ""
 
 
 def _style(ranking: str) -> tuple[str, str]:

@@ -26,13 +26,13 @@ def self_repair_panel(layers: pd.DataFrame, axis: StepAxis) -> Panel | None:
         layer: "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(_FIRST, _LAST, strict=True))
         for layer, share in zip(names, shares, strict=True)
     }
-    upper = _part(layers, axis, "rows", "rows per example", colours).properties(
+    upper = _part(layers, axis.upper(), "rows", "rows per example", colours).properties(
         width=WIDTH,
         height=HEIGHT,
         title=alt.Title(
             "Attention self-repair",
             subtitle="Attention rows of a layer's heads, per example, in which two or more positions help: "
-            "removing one is repaired by another.",
+            "removing one may be repaired by another.",
         ),
     )
     lower = _part(layers, axis, "interaction", "interaction (nats)", colours).properties(
@@ -41,7 +41,7 @@ def self_repair_panel(layers: pd.DataFrame, axis: StepAxis) -> Panel | None:
         title=alt.Title(
             "",
             subtitle="Mean interaction in these rows: what removing the two largest scores together costs over "
-            "removing one at a time.",
+            "removing one at a time; negative: less.",
         ),
     )
     chart = alt.vconcat(upper, lower, spacing=8).resolve_scale(x="independent", y="independent", color="independent")
@@ -60,7 +60,7 @@ def _part(
         y=alt.Y(
             f"{field}:Q",
             scale=alt.Scale(domain=[low, high], nice=False),
-            axis=alt.Axis(title=title, tickCount=4, format="~g"),
+            axis=alt.Axis(title=title, tickCount=4, format="~r"),
         ),
         color=alt.Color("layer:N", legend=None, scale=alt.Scale(domain=list(colours), range=list(colours.values()))),
     )

@@ -14,7 +14,6 @@ from dynamics.analysis import (
     faithfulness_table,
     read_timeline,
     self_repair_by_layer,
-    self_repair_table,
     thin,
 )
 from dynamics.plot.facts import Fact, facts
@@ -85,7 +84,7 @@ def read_tables(run: Run, baseline: str = "mean", threshold: float | None = None
 def _self_repair(run: Run) -> pd.DataFrame:
     if "self_repair_rows" not in set(run):
         return pd.DataFrame(columns=["step", "layer", "rows", "interaction"])
-    return self_repair_by_layer(self_repair_table(run))
+    return self_repair_by_layer(run)
 
 
 def _faithfulness(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -93,6 +93,8 @@ def draw_tokens(
         raise PlotError(f"the output must end in one of {', '.join(TOKEN_SUFFIXES)}; got {path.name!r}.")
     if isinstance(tokens, str):
         raise PlotError("tokens must be a sequence of texts, one for each token; got a single text.")
+    if not all(isinstance(token, str) for token in tokens):
+        raise PlotError("tokens must be texts, one for each token; decode the ids first, one by one.")
     rows, words, own = _rows(attributions, list(tokens), example)
     if shared_scale:
         largest = max(row.scale for row in rows)

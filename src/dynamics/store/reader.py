@@ -143,6 +143,10 @@ class Run(Mapping[str, np.ndarray]):
         return self.snapshots.dims(name)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name not in set(self):
+            for group in self._groups():
+                if name in set(group):
+                    raise KeyError(f"{name!r} is in the group {group.name!r}: run.{group.name}[{name!r}].")
         return self.snapshots[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -157,6 +161,9 @@ class Run(Mapping[str, np.ndarray]):
 
     def to_xarray(self, group: str = SNAPSHOTS) -> xarray.Dataset:
         """Return a group as an `xarray.Dataset` in memory.
+
+        To choose an attribution method, give ``sel`` a mapping, ``attribution.sel({"method": "ig"})``: its own keyword
+        ``method`` is the way to look up inexact labels, and xarray takes it for that.
 
         Args:
             group: ``snapshots``, ``train``, ``metrics``, or ``faithfulness`` if the run recorded it.
