@@ -76,8 +76,8 @@ def role_episodes(
     """Return every episode in which a component keeps a role: when it begins, and when it ends.
 
     An **episode** is a longest run of one role over the snapshots at which the component's role is defined. It counts
-    if it lasts for ``persistence`` of them, or up to the last of them. An undefined snapshot (no ranking, or a role less
-    sure than ``confidence``) says nothing about the role: it neither confirms nor breaks an episode.
+    if it lasts for ``persistence`` of them, or up to the last of them. An undefined snapshot (no ranking, or a role
+    less sure than ``confidence``) says nothing about the role: it neither confirms nor breaks an episode.
 
     Args:
         timeline: What `read_timeline` returns.
@@ -87,11 +87,11 @@ def role_episodes(
 
     Returns:
         One row per episode, by component and onset: ``component``, ``layer``, ``kind``, ``role``; ``onset``: step of
-        its first snapshot, and ``after``: of the defined one before it, so that the role began in (after, onset], missing
-        if there is none; ``last``: step of its last snapshot, and ``end``: of the first with another role, missing if
-        none follows; ``snapshots``: how many it has, and ``skipped``: undefined ones between its first and its last;
-        ``confirmed``: whether it has ``persistence`` snapshots, rather than fewer at the end; ``probability``: mean
-        probability of the role, NaN if none was given.
+        its first snapshot, and ``after``: of the defined one before it, so that the role began in (after, onset],
+        missing if there is none; ``last``: step of its last snapshot, and ``end``: of the first with another role,
+        missing if none follows; ``snapshots``: how many it has, and ``skipped``: undefined ones between its first and
+        its last; ``confirmed``: whether it has ``persistence`` snapshots, rather than fewer at the end;
+        ``probability``: mean probability of the role, NaN if none was given.
 
     Raises:
         AnalysisError: If the persistence is less than 1, or for what `confident_roles` raises.

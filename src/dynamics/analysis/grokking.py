@@ -36,12 +36,15 @@ class GrokkingRule:
         held_out_threshold: Held-out accuracy at t_gen.
         of_best: Take ``held_out_threshold`` as a share of the best accuracy that ``persistence`` rows in a row reach.
         persistence: Rows for which a threshold must hold.
-        train_window: Rows of the training series, which are single batches, that a running mean takes together.
+        train_window: Rows of the training series, which are single batches, that a running mean takes together for its
+            threshold; this must then hold for ``persistence * train_window`` rows.
         scale: In which the sigmoid is fitted: ``"log"`` or ``"linear"`` step.
         confidence: Of the sigmoid's interval.
         factor: Least delay ratio t_gen / t_mem of grokking.
         chance: Accuracy of guessing; an exact match of whole sequences has none to speak of.
         near: How far above chance the held-out accuracy may be at t_mem.
+        level: Accuracy to which generalisation must lead.
+        kept: Share of the rows from t_gen on that must reach the threshold.
     """
 
     train_threshold: float = 0.95
@@ -54,6 +57,8 @@ class GrokkingRule:
     factor: float = 3.0
     chance: float = 0.0
     near: float = 0.1
+    level: float = 0.5
+    kept: float = 0.8
 
     def __post_init__(self) -> None:
         for name in ("train_threshold", "held_out_threshold"):
@@ -84,6 +89,7 @@ class GrokkingReport:
             ``ratio_low``, ``ratio_high``, ``accuracy_at_t_mem``, ``verdict`` and ``reason``.
         events: What `events_table` returns.
         lags: What `lead_lag_table` returns.
+        fresh: Whether every training batch was drawn anew, so that nothing is memorised; ``None`` if unknown.
     """
 
     rule: GrokkingRule
@@ -96,6 +102,7 @@ class GrokkingReport:
     delays: pd.DataFrame
     events: pd.DataFrame
     lags: pd.DataFrame
+    fresh: bool | None
 
     def text(self) -> str:
         """Return the report in plain words, a paragraph for each question."""
@@ -114,15 +121,20 @@ def grokking_report(
 ) -> GrokkingReport:
     """Return when a run fits its training data (t_mem) and generalises (t_gen), and what comes before and after.
 
-    By threshold: the first row from which the accuracy stays at or above it (`threshold_crossing`). By change point: the
-    midpoint of a sigmoid (`sigmoid_midpoint`). A run deserves the name **grokking** for a held-out series if the delay
-    ratio t_gen / t_mem is at least ``rule.factor`` with its whole range, and that accuracy was at most ``rule.chance +
-    rule.near`` at t_mem. With a range on both sides of the factor it is undecided.
+    By threshold: the first row from which the accuracy stays at or above it (`threshold_crossing`). By change point:
+    the midpoint of a sigmoid (`sigmoid_midpoint`). A run deserves the name **grokking** for a held-out series if
+
+    - the delay ratio t_gen / t_mem is at least ``rule.factor``, with the whole range that the two intervals allow;
+    - the held-out accuracy was at most ``rule.chance + rule.near`` at t_mem;
+    - it rises to ``rule.level`` at least (the threshold, or the sigmoid's end), and the threshold holds in at least
+      ``rule.kept`` of the rows from t_gen on.
+
+    It does not if t_gen is missing by threshold, or one of the first three clearly fails. Else it is undecided.
 
     Args:
         run: An open run.
-        train: Name of the training accuracy among the series of `accuracy_table`. Default: ``train/exact_match``, or the
-            one series whose name begins with "train"; without any there is no t_mem.
+        train: Name of the training accuracy among the series of `accuracy_table`. Default: ``train/exact_match``, or
+            the one series whose name begins with "train"; without any there is no t_mem.
         held_out: Names of the held-out accuracies. Default: all others, the probe last.
         reference: The one that the text compares events with; default: the probe if it is among them, or the last.
         rule: What counts as what; default: `GrokkingRule`'s defaults.
@@ -137,7 +149,7 @@ def grokking_report(
     """
     rule = GrokkingRule() if rule is None else rule
     timeline = read_timeline(run, score="loss") if timeline is None else timeline
-    series = {name: rows for name, rows in accuracy_table(run).groupby("series", sort=False)}
+    series = {str(name): rows for name, rows in accuracy_table(run).groupby("series", sort=False)}
     where = str(run.path)
     train = _training_series(where, list(series)) if train is None else _known(where, train, list(series))
     if held_out is None:
@@ -150,9 +162,7 @@ def grokking_report(
     reference = default if reference is None else _known(where, reference, list(held_out))
 
     curves = {name: (rows["step"].to_numpy(), rows["accuracy"].to_numpy()) for name, rows in series.items()}
-    if train is not None:
-        curves[train] = (curves[train][0], running_mean(curves[train][1], rule.train_window))
-    found = {
+    found: dict[str, dict[str, Crossing | SigmoidFit]] = {
         name: {"threshold": _crossing(*curves[name], rule, name == train),
                "sigmoid": sigmoid_midpoint(*curves[name], rule.scale, rule.confidence)}
         for name in ([] if train is None else [train]) + list(held_out)
@@ -167,7 +177,20 @@ def grokking_report(
     norm = run["weight_norm"] if "weight_norm" in set(run) and len(run.steps) == len(timeline.steps) else None
     events = events_table(timeline, role_episodes(timeline, persistence), norm, rho_samples)
     lags = lead_lag_table(events, times[times["part"] == "held out"])
-    return GrokkingReport(rule, train, held_out, reference, timeline.steps, timeline.score, times, delays, events, lags)
+    return GrokkingReport(
+        rule, train, held_out, reference, timeline.steps, timeline.score, times, delays, events, lags, _fresh(run)
+    )
+
+
+def _fresh(run: Run) -> bool | None:
+    """Return whether our data module drew every batch anew; other data modules do not say."""
+    described = run.metadata.get("datamodule")
+    if not isinstance(described, dict) or described.get("class") != "SequenceDataModule":
+        return None
+    options = described.get("hyperparameters")
+    if not isinstance(options, dict) or "train_examples" not in options:
+        return None
+    return options["train_examples"] is None
 
 
 def _known(where: str, name: str, names: list[str]) -> str:
@@ -189,8 +212,12 @@ def _training_series(where: str, names: list[str]) -> str | None:
 
 def _crossing(steps: np.ndarray, accuracy: np.ndarray, rule: GrokkingRule, training: bool) -> Crossing:
     threshold = rule.train_threshold if training else rule.held_out_threshold
+    if training:
+        # Means that overlap confirm nothing: as many rows as persistence takes without overlap.
+        means = running_mean(accuracy, rule.train_window)
+        return threshold_crossing(steps, means, threshold, rule.persistence * rule.train_window)
     crossing = threshold_crossing(steps, accuracy, threshold, rule.persistence)
-    if training or not rule.of_best or np.isnan(crossing.best):
+    if not rule.of_best or np.isnan(crossing.best):
         return crossing
     if crossing.best < LEAST_BEST:
         reason = f"at best it is {crossing.best:.0%}, too little for a share of it to mean anything"
@@ -207,6 +234,8 @@ def _times_table(found: dict[str, dict[str, Crossing | SigmoidFit]], train: str 
     columns = ["series", "part", "method", "step", "low", "high", "reason", "threshold", "confirmed", "kept", "best",
                "start", "end", "width", "explained"]  # fmt: skip
     table = pd.DataFrame(rows, columns=columns)
+    # As objects from the start, or pandas turns a missing reason into NaN.
+    table["reason"] = pd.Series([row["reason"] for row in rows], dtype=object)
     text = dict.fromkeys(["series", "part", "method"], "str")
     return table.astype({**text, "reason": "object", "confirmed": "boolean"})
 
@@ -234,14 +263,24 @@ def _delay(
         # That a threshold is not reached is an answer; that no sigmoid fits is none.
         verdict = NO_GROKKING if method == "threshold" and len(curve[0]) else UNDECIDED
         return {**row, "verdict": verdict, "reason": f"t_gen is open: {gen.reason}"}
+    pair = (("t_mem", mem), ("t_gen", gen))
+    weak = [name for name, time in pair if isinstance(time, Crossing) and not time.confirmed]
     pairs = [(gen.step, mem.step), (gen.low, mem.high), (gen.high, mem.low)]
     middle, low, high = (float(ratio(*pair)) for pair in pairs)
     row |= {"ratio": middle, "ratio_low": low, "ratio_high": high}
     most = rule.chance + rule.near
+    level = gen.threshold if isinstance(gen, Crossing) else gen.end
+    kept = gen.kept if isinstance(gen, Crossing) else 1.0
     if at_mem > most:
         verdict, reason = NO_GROKKING, f"the accuracy at t_mem was {at_mem:.0%} already, more than {most:.0%}"
     elif high < rule.factor:
         verdict, reason = NO_GROKKING, f"the delay ratio is below {rule.factor:g}"
+    elif level < rule.level:
+        verdict, reason = NO_GROKKING, f"it generalises to {level:.0%} only, less than {rule.level:.0%}"
+    elif kept < rule.kept:
+        verdict, reason = UNDECIDED, f"the accuracy falls again: {kept:.0%} of the rows from t_gen on reach {level:.0%}"
+    elif weak:
+        verdict, reason = UNDECIDED, f"too few rows follow {' and '.join(weak)} to confirm it"
     elif low >= rule.factor:
         verdict = GROKKING
         reason = f"the delay ratio is {rule.factor:g} or more, and the accuracy at t_mem was {at_mem:.0%}"

@@ -34,8 +34,12 @@ def _training(report: GrokkingReport) -> str:
         return "Training: no accuracy was logged, so t_mem is open."
     times = _methods(report, report.train)
     window = report.rule.train_window
-    averaged = f", mean of {window} rows" if window > 1 else ""
-    return f"Training ({report.train}{averaged}): {_crossing(times['threshold'], 't_mem')} {_rise(report, times['sigmoid'])}"
+    averaged = f" in means of {window} rows" if window > 1 else ""
+    words = [f"Training ({report.train}{averaged}): {_crossing(times['threshold'], 't_mem')}"]
+    words.append(_rise(report, times["sigmoid"]))
+    if report.fresh:
+        words.append("Every training batch was drawn anew: t_mem says when the task is learned, nothing is memorised.")
+    return " ".join(words)
 
 
 def _held_out(report: GrokkingReport, name: str) -> str:
@@ -56,8 +60,8 @@ def _crossing(row: dict[str, Any], symbol: str) -> str:
     weak = "" if row["confirmed"] else "; too few rows follow to confirm it"
     since = f"after step {_step(row['low'])}" if row["low"] < row["step"] else "the first row"
     return (
-        f"{symbol} by threshold ({row['threshold']:.0%}) is step {_step(row['step'])} ({since}), and {row['kept']:.0%} of "
-        f"the rows from there on reach it{weak}."
+        f"{symbol} by threshold ({row['threshold']:.0%}) is step {_step(row['step'])} ({since}), and {row['kept']:.0%} "
+        f"of the rows from there on reach it{weak}."
     )
 
 
@@ -86,7 +90,7 @@ def _around(report: GrokkingReport) -> str:
         f"{len(report.steps)} snapshots lie before it). Before it is not because of it."
     ]
     onsets = lags[lags["event"] == ROLE_ONSET]
-    for role in (HERO, BLOAT):
+    for role, plural in ((HERO, "heroes"), (BLOAT, "bloats")):
         of_role = onsets[onsets["role"] == role]
         if of_role.empty:
             words.append(f"No component becomes a {role}.")
@@ -94,7 +98,7 @@ def _around(report: GrokkingReport) -> str:
         counts = ", ".join(f"{(of_role['order'] == order).sum()} {order}" for order in ("before", "after", "open"))
         first = of_role.iloc[0]
         words.append(
-            f"First onsets of {role}s: {len(of_role)} ({counts}), the first of {first['component']} at step "
+            f"First onsets of {plural}: {len(of_role)} ({counts}), the first of {first['component']} at step "
             f"{_step(first['step'])}."
         )
     for event in _records(report.events[report.events["event"] != ROLE_ONSET]):

@@ -82,7 +82,7 @@ def running_mean(values: ArrayLike, window: int) -> np.ndarray:
 
 
 def threshold_crossing(steps: ArrayLike, accuracy: ArrayLike, threshold: float, persistence: int = 3) -> Crossing:
-    """Return the first step from which an accuracy stays at or above a threshold, for ``persistence`` rows or to the end.
+    """Return the first step from which an accuracy stays at or above a threshold, for some rows or to the end.
 
     The interval (low, step] knows only how far apart the rows lie; it knows nothing of noise.
 
