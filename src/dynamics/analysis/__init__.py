@@ -2,6 +2,7 @@
 
 from dynamics.analysis.accuracy import accuracy_table, thin
 from dynamics.analysis.agreement import agreement_table, recorded_measures
+from dynamics.analysis.delays import GrokkingRule, delay_tables
 from dynamics.analysis.emergence import confident_roles, emergence_by_layer, role_episodes
 from dynamics.analysis.faithfulness import (
     FaithfulnessCurve,
@@ -9,7 +10,7 @@ from dynamics.analysis.faithfulness import (
     faithfulness_curves,
     faithfulness_table,
 )
-from dynamics.analysis.grokking import GrokkingReport, GrokkingRule, grokking_report
+from dynamics.analysis.grokking import GrokkingReport, grokking_report
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.lead_lag import events_table, largest_change, lead_lag_table, weight_norm_turn
 from dynamics.analysis.rank_gap import RankGap, rank_gap
@@ -45,6 +46,7 @@ __all__ = [
     "classify_roles",
     "confident_roles",
     "default_threshold",
+    "delay_tables",
     "emergence_by_layer",
     "events_table",
     "faithfulness_curve",

@@ -122,7 +122,7 @@ def weight_norm_turn(steps: ArrayLike, weight_norm: ArrayLike) -> Turn:
         return Turn(np.nan, np.nan, np.nan, np.nan, "the norm is largest at the last snapshot")
     size = float(total[top:].min() / total[top] - 1) if total[top] else 0.0
     if size > -LEAST_DECLINE:
-        return Turn(np.nan, np.nan, np.nan, size, f"the norm declines by {-size:.1%} only after its maximum")
+        return Turn(np.nan, np.nan, np.nan, size, f"the norm declines by {abs(size):.1%} only after its maximum")
     return Turn(float(x[top]), float(x[max(top - 1, 0)]), float(x[top + 1]), size, None)
 
 
@@ -137,7 +137,7 @@ def events_table(
     Args:
         timeline: What `read_timeline` returns.
         episodes: What `role_episodes` returns for it.
-        weight_norm: ``(step, component)``; ``None`` leaves its turn out.
+        weight_norm: ``(step, component)``; ``None`` if it was not recorded.
         rho_samples: Rho of bootstrap resamples, ``(resample, step)``, for the interval of its change.
 
     Returns:
@@ -151,9 +151,12 @@ def events_table(
     for row in emerged.drop_duplicates(["component", "role"]).to_dict("records"):
         low = first if pd.isna(row["after"]) else row["after"]
         rows.append((ROLE_ONSET, row["component"], row["role"], row["onset"], low, row["onset"], np.nan, None))
-    turns = {RHO_CHANGE: largest_change(timeline.steps, [gap.rho for gap in timeline.gaps], rho_samples)}
-    if weight_norm is not None:
-        turns[NORM_TURN] = weight_norm_turn(timeline.steps, weight_norm)
+    turns = {
+        RHO_CHANGE: largest_change(timeline.steps, [gap.rho for gap in timeline.gaps], rho_samples),
+        NORM_TURN: Turn(np.nan, np.nan, np.nan, np.nan, "no weight norm was recorded")
+        if weight_norm is None
+        else weight_norm_turn(timeline.steps, weight_norm),
+    }
     rows += [(name, "", "", turn.step, turn.low, turn.high, turn.size, turn.reason) for name, turn in turns.items()]
     numbers = dict.fromkeys(["step", "low", "high", "size"], "float64")
     types = {"event": "str", "component": "str", "role": "str", **numbers, "reason": "object"}

@@ -162,6 +162,8 @@ def sigmoid_midpoint(steps: ArrayLike, accuracy: ArrayLike, scale: str = "log", 
     s = float(np.exp(found[1]))
     width = float(np.exp(2 * np.log(9) * s) if scale == "log" else 2 * np.log(9) * s)
     described = {"start": float(start), "end": float(end), "width": width, "explained": explained}
+    if end < start:
+        return _no_midpoint(f"it falls, from {start:.0%} to {end:.0%}", **described)
     if end - start < LEAST_RISE:
         return _no_midpoint(f"the fitted rise is from {start:.0%} to {end:.0%} only", **described)
     if explained < LEAST_EXPLAINED:
