@@ -25,15 +25,29 @@ def written(path, train=None, probe=None, metadata=None, **others):
         arrays["exact_match"] = np.arange(N_EXAMPLES) < round(right * N_EXAMPLES)
         arrays["weight_norm"] = np.full(len(listed), 5 - abs(step - 1200) / 1000, np.float32)
     metrics = []
-    for step in LOGGED if train else CHECKED:
-        logged = {"train/exact_match": train(step)} if train else {}
+    for step in sorted({*LOGGED[::2], *CHECKED}):
+        logged = {"train/exact_match": train(step)} if train and step in LOGGED[::2] else {}
         checked = {name: curve(step) for name, curve in others.items()} if step in CHECKED else {}
-        metrics.append((int(step), logged | checked))
+        if logged or checked:
+            metrics.append((int(step), logged | checked))
     return write_run(path, TAKEN.tolist(), rows, listed, metrics, metadata)
 
 
 def rise(middle, width=1.5, high=1.0, low=0.0):
     return lambda step: float(sigmoid(np.asarray(float(step)), middle, width, low, high))
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("run") / "run.h5", rise(100), None, val_acc=rise(500))
+
+
+@pytest.fixture(scope="module")
+def grokked(tmp_path_factory):
+    curves = {"id/exact_match": rise(1500), "ood/exact_match": rise(2000)}
+    described = {"class": "SequenceDataModule", "hyperparameters": {"train_examples": None}}
+    path = tmp_path_factory.mktemp("run") / "run.h5"
+    return written(path, rise(100), rise(2000), {"datamodule": described}, **curves)
 
 
 def report_of(path, **options):
@@ -44,12 +58,6 @@ def report_of(path, **options):
 def delay(report, series, method="threshold"):
     of_series = report.delays[(report.delays["series"] == series) & (report.delays["method"] == method)]
     return of_series.iloc[0]
-
-
-@pytest.fixture
-def grokked(tmp_path):
-    curves = {"id/exact_match": rise(1500), "ood/exact_match": rise(2000)}
-    return written(tmp_path / "run.h5", rise(100), rise(2000), **curves)
 
 
 def test_a_run_that_groks(grokked):
@@ -163,7 +171,7 @@ def test_noise_of_single_batches_does_not_move_t_mem(tmp_path):
         return 1.0 if step == 50 or (step > 1000 and step != 1500) else 0.2
 
     report = report_of(written(tmp_path / "run.h5", train, rise(2000)))
-    assert 1000 < delay(report, "probe")["t_mem"] <= 1040
+    assert 1000 < delay(report, "probe")["t_mem"] <= 1050
 
 
 def test_without_training_accuracy_there_is_no_t_mem(tmp_path):
@@ -195,11 +203,10 @@ def test_without_training_accuracy_there_is_no_t_mem(tmp_path):
         ),
     ],
 )
-def test_missing_series_are_named(tmp_path, options, message):
-    path = written(tmp_path / "run.h5", rise(100), None, val_acc=rise(500))
+def test_missing_series_are_named(logged, options, message):
     with pytest.raises(AnalysisError) as caught:
-        report_of(path, **options)
-    assert str(caught.value) == message.format(path)
+        report_of(logged, **options)
+    assert str(caught.value) == message.format(logged)
 
 
 def test_two_training_series_must_be_told_apart(tmp_path):
@@ -242,13 +249,29 @@ def test_one_snapshot_and_no_metrics(tmp_path):
     assert report.text().endswith("Lead and lag: the probe has no t_gen, so nothing comes before or after it.")
 
 
-def test_the_report_in_words(grokked):
-    described = {"class": "SequenceDataModule", "hyperparameters": {"train_examples": None}}
-    path = written(grokked.with_name("two.h5"), rise(100), rise(2000), {"datamodule": described})
-    report = report_of(path)
+def test_the_report_in_words(grokked, logged):
+    report = report_of(grokked, held_out=["id/exact_match", "probe"])
     assert report.fresh is True
-    assert report_of(grokked).fresh is None
-    assert report.text() == EXPECTED
-
-
-EXPECTED = """"""
+    assert report_of(logged).fresh is None
+    assert report.text().split("\n\n") == [
+        "Training (train/exact_match in means of 5 rows): t_mem by threshold (95%) is step 170 (after step 150), "
+        "and 100% of the rows from there on reach it. A sigmoid rises from 0% to 100%, half of it at step 100 "
+        "(95% interval 100 to 100; it explains 100% of the variance). Every training batch was drawn anew: t_mem "
+        "says when the task is learned, nothing is memorised.",
+        "In distribution (id/exact_match): t_gen by threshold (90%) is step 1,850 (after step 1,800), and 100% of"
+        " the rows from there on reach it. A sigmoid rises from 0% to 100%, half of it at step 1,500 (95% "
+        "interval 1,500 to 1,500; it explains 100% of the variance). By threshold: t_gen / t_mem = 11 (11 to 12),"
+        " grokking, since the delay ratio is 3 or more, and the accuracy at t_mem was 0%. By sigmoid: t_gen / "
+        "t_mem = 15 (15 to 15), grokking, since the delay ratio is 3 or more, and the accuracy at t_mem was 0%.",
+        "The probe: t_gen by threshold (90%) is step 2,600 (after step 2,500), and 100% of the rows from there on"
+        " reach it. A sigmoid rises from 0% to 100%, half of it at step 1,993 (95% interval 1,953 to 2,035; it "
+        "explains 100% of the variance). By threshold: t_gen / t_mem = 15 (15 to 17), grokking, since the delay "
+        "ratio is 3 or more, and the accuracy at t_mem was 0%. By sigmoid: t_gen / t_mem = 20 (20 to 20), "
+        "grokking, since the delay ratio is 3 or more, and the accuracy at t_mem was 0%.",
+        "Lead and lag, by loss, around t_gen of the probe by threshold (step 2,600; 84% of the 31 snapshots lie "
+        "before it). What comes before is no cause by that alone. First onsets of heroes: 3 (2 before, 1 after, 0 open), the "
+        "first of L0H0 at step 300. First onsets of bloats: 4 (3 before, 1 after, 0 open), the first of L1H1 at "
+        "step 1,000. Rho's largest change of level (+0.38) is at step 2,300 (2,200 to 2,300): before it, -300 "
+        "steps (-400 to -200), 0.88 times t_gen. The turn of the weight norm (-36.0%) is at step 1,200 (1,100 to "
+        "1,300): before it, -1,400 steps (-1,500 to -1,200), 0.46 times t_gen.",
+    ]

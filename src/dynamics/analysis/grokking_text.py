@@ -87,7 +87,7 @@ def _around(report: GrokkingReport) -> str:
     share = (report.steps < at).mean()
     words = [
         f"Lead and lag, by {report.score}, around t_gen of {name} by {method} (step {_step(at)}; {share:.0%} of the "
-        f"{len(report.steps)} snapshots lie before it). Before it is not because of it."
+        f"{len(report.steps)} snapshots lie before it). What comes before is no cause by that alone."
     ]
     onsets = lags[lags["event"] == ROLE_ONSET]
     for role, plural in ((HERO, "heroes"), (BLOAT, "bloats")):
