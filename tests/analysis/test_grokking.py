@@ -269,8 +269,9 @@ def test_the_report_in_words(grokked, logged):
         "ratio is 3 or more, and the accuracy at t_mem was 0%. By sigmoid: t_gen / t_mem = 20 (20 to 20), "
         "grokking, since the delay ratio is 3 or more, and the accuracy at t_mem was 0%.",
         "Lead and lag, by loss, around t_gen of the probe by threshold (step 2,600; 84% of the 31 snapshots lie "
-        "before it). What comes before is no cause by that alone. First onsets of heroes: 3 (2 before, 1 after, 0 open), the "
-        "first of L0H0 at step 300. First onsets of bloats: 4 (3 before, 1 after, 0 open), the first of L1H1 at "
+        "before it). What comes before is no cause by that alone. First onsets of heroes: 3 "
+        "(2 before, 1 after, 0 open), the first of L0H0 at step 300. "
+        "First onsets of bloats: 4 (3 before, 1 after, 0 open), the first of L1H1 at "
         "step 1,000. Rho's largest change of level (+0.38) is at step 2,300 (2,200 to 2,300): before it, -300 "
         "steps (-400 to -200), 0.88 times t_gen. The turn of the weight norm (-36.0%) is at step 1,200 (1,100 to "
         "1,300): before it, -1,400 steps (-1,500 to -1,200), 0.46 times t_gen.",

@@ -101,6 +101,11 @@ def test_lead_and_lag():
         [-100, -150, -50], [-50, -100, 0], [-20, -40, 30], [200, 100, 250], [50, 0, 100],
     ]  # fmt: skip
     assert table.loc[3, ["ratio", "ratio_low", "ratio_high"]].tolist() == pytest.approx([2, 1.5, 400 / 150])
+    # The middle of an interval that reaches to both sides.
+    fitted = pd.DataFrame({"series": "ood", "method": "sigmoid", "step": [180.0], "low": 150.0, "high": 200.0})
+    row = lead_lag_table(events(("late", 400, 300, 400)), fitted).iloc[0]
+    assert row[["lag", "lag_low", "lag_high"]].tolist() == [220, 100, 250]
+    assert row[["ratio", "ratio_low", "ratio_high"]].tolist() == pytest.approx([400 / 180, 1.5, 400 / 150])
 
 
 @given(st.data())

@@ -85,9 +85,26 @@ def test_the_interval_covers_the_midpoint_about_as_often_as_it_says(examples, ro
     assert 0.91 <= covered / 200 < 1
 
 
+def test_the_interval_is_too_short_where_the_accuracy_wanders():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for middle in np.exp(rng.uniform(np.log(400), np.log(2500), 200)):
+        share = sigmoid(STEPS, middle, 4)
+        wander = np.zeros(len(STEPS))
+        for row in range(1, len(STEPS)):
+            wander[row] = 0.6 * wander[row - 1] + rng.normal(0, 0.03)
+        found = sigmoid_midpoint(STEPS, np.clip(share + wander * 4 * share * (1 - share), 0, 1))
+        covered += found.low <= middle <= found.high
+    # The correction for autocorrelation helps, and is not enough: the documents say some 80 %.
+    assert 0.7 < covered / 200 < 0.92
+
+
 def test_a_step_between_two_rows_is_no_better_known_than_the_rows_are_dense():
     found = sigmoid_midpoint(STEPS, np.where(STEPS > 1020, 0.9, 0.0))
     assert 950 < found.low <= 1000 < found.step < 1050 <= found.high < 1100
+    # A perfect fit knows no more.
+    exact = sigmoid_midpoint(STEPS, (STEPS > 1020) * 1.0)
+    assert (exact.low, exact.high) == pytest.approx((1000, 1050), abs=0.5)
 
 
 @pytest.mark.parametrize(
