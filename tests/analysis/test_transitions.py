@@ -73,7 +73,7 @@ def test_without_noise_all_is_recovered():
     assert (found.step, found.width) == pytest.approx((1500, 200 * np.log(9)), rel=1e-4)
 
 
-@pytest.mark.parametrize(("examples", "rows", "width"), [(64, 40, 4), (1600, 20, 4), (256, 160, 2)])
+@pytest.mark.parametrize(("examples", "rows", "width"), [(64, 40, 4), (1600, 20, 4), (256, 160, 2), (256, 40, 1.3)])
 def test_the_interval_covers_the_midpoint_about_as_often_as_it_says(examples, rows, width):
     steps = np.arange(1, rows + 1) * (4000 / rows)
     middles = np.exp(np.random.default_rng(7).uniform(np.log(400), np.log(2500), 200))
@@ -82,7 +82,7 @@ def test_the_interval_covers_the_midpoint_about_as_often_as_it_says(examples, ro
         found = sigmoid_midpoint(steps, noisy(sigmoid(steps, middle, width), examples, seed))
         covered += found.low <= middle <= found.high
     # Of 200 at 95 %: below 0.91 or at 1 with a chance of about 1 %.
-    assert 0.91 <= covered / 200 < 1
+    assert 0.91 <= covered / 200 < (1 if width > 1.3 else 1.01)
 
 
 def test_the_interval_is_too_short_where_the_accuracy_wanders():
@@ -99,12 +99,14 @@ def test_the_interval_is_too_short_where_the_accuracy_wanders():
     assert 0.7 < covered / 200 < 0.92
 
 
-def test_a_step_between_two_rows_is_no_better_known_than_the_rows_are_dense():
-    found = sigmoid_midpoint(STEPS, np.where(STEPS > 1020, 0.9, 0.0))
-    assert 950 < found.low <= 1000 < found.step < 1050 <= found.high < 1100
-    # A perfect fit knows no more.
-    exact = sigmoid_midpoint(STEPS, (STEPS > 1020) * 1.0)
-    assert (exact.low, exact.high) == pytest.approx((1000, 1050), abs=0.5)
+@pytest.mark.parametrize("high", [0.9, 1.0])
+def test_a_step_between_two_rows_is_no_better_known_than_the_rows_are_dense(high):
+    found = sigmoid_midpoint(STEPS, np.where(STEPS > 1020, high, 0.0))
+    assert (found.low, found.high) == pytest.approx((1000, 1050))
+    assert 1000 < found.step < 1050
+    # A row on the slope: the midpoint may lie on either side of it.
+    found = sigmoid_midpoint(STEPS, np.select([STEPS > 1020, STEPS > 990], [high, high / 2], 0.0))
+    assert (found.low, found.high) == pytest.approx((950, 1050))
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,10 @@ def sigmoid_midpoint(steps: ArrayLike, accuracy: ArrayLike, scale: str = "log", 
     The interval is m +- t times the standard error, from the covariance ``B J' V J B``, ``B = (J'J)^-1``, J the
     derivatives of the fit. A share is noisy on the slope and quiet at levels near 0 and 1, so V is phi a (1 - a), a
     the fit, with phi from the residuals. Neighbouring rows of a training are alike: with r the lag-one autocorrelation
-    of the residuals, V is times (1 + r) / (1 - r). Where the rise is steeper than the rows are dense the data tell no
-    more than the two rows around it, and the interval reaches at least over both. It covers the truth as often as it
-    says for independent noise; where the accuracy itself wanders slowly, with r near 0.6, some 80 % instead of 95 %.
+    of the residuals, V is times (1 + r) / (1 - r). Where the rise from 10 to 90 % is shorter than the distance of the
+    rows around it, the interval reaches from the last row before that rise to the first one after. It covers the truth
+    about as often as it says for independent noise; where the accuracy itself wanders slowly, with r near 0.6, some
+    80 % instead of 95 %.
 
     Args:
         steps: Ascending, ``(row,)``. In the log scale rows at step 0 are left out.
@@ -170,11 +171,14 @@ def sigmoid_midpoint(steps: ArrayLike, accuracy: ArrayLike, scale: str = "log", 
         return _no_midpoint(f"a sigmoid explains {max(explained, 0):.0%} of the variance only", **described)
     if not x[0] < middle < x[-1]:
         return _no_midpoint("the midpoint of the rise lies outside the recorded steps", **described)
-    half = student.ppf((1 + confidence) / 2, len(x) - _PARAMETERS) * _standard_error(found, x, residuals)
-    low, high = middle - half, middle + half
     after = int(np.searchsorted(x, middle))
     if 2 * np.log(9) * s < x[after] - x[after - 1]:
-        low, high = min(low, x[after - 1]), max(high, x[after])
+        # Any midpoint between the levels fits as well: derivatives at one of them say nothing.
+        done = expit((x - middle) / s)
+        low, high = x[done < 0.1].max(initial=x[0]), x[done > 0.9].min(initial=x[-1])
+    else:
+        half = student.ppf((1 + confidence) / 2, len(x) - _PARAMETERS) * _standard_error(found, x, residuals)
+        low, high = middle - half, middle + half
     ends = np.clip([low, high], x[0], x[-1])
     step, low, high = (float(value) for value in (np.exp if scale == "log" else np.asarray)([middle, *ends]))
     return SigmoidFit(step, low, high, **described, reason=None)
