@@ -2,41 +2,80 @@
 
 from dynamics.analysis.accuracy import accuracy_table, thin
 from dynamics.analysis.agreement import agreement_table, recorded_measures
+from dynamics.analysis.delays import GrokkingRule, delay_tables
+from dynamics.analysis.emergence import confident_roles, emergence_by_layer, role_episodes
 from dynamics.analysis.faithfulness import (
     FaithfulnessCurve,
     faithfulness_curve,
     faithfulness_curves,
     faithfulness_table,
 )
+from dynamics.analysis.grokking import GrokkingReport, grokking_report
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
+from dynamics.analysis.lead_lag import events_table, largest_change, lead_lag_table, weight_norm_turn
 from dynamics.analysis.rank_gap import RankGap, rank_gap
+from dynamics.analysis.role_stability import stable_role_table, threshold_table, turnover_table, with_threshold
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
 from dynamics.analysis.self_repair import self_repair_by_layer, self_repair_table
 from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_timeline, rho_table
+from dynamics.analysis.transitions import Crossing, SigmoidFit, sigmoid_midpoint, threshold_crossing
+from dynamics.analysis.windows import (
+    WINDOWS,
+    in_window,
+    probe_accuracy,
+    select_snapshots,
+    snapshots_in_window,
+    window_bounds,
+)
 
 __all__ = [
     "ROLES",
     "SCORES",
+    "WINDOWS",
+    "Crossing",
     "FaithfulnessCurve",
+    "GrokkingReport",
+    "GrokkingRule",
     "RankGap",
+    "SigmoidFit",
     "Timeline",
     "accuracy_table",
     "agreement_table",
     "causal_importance",
     "chance_share",
     "classify_roles",
+    "confident_roles",
     "default_threshold",
+    "delay_tables",
+    "emergence_by_layer",
+    "events_table",
     "faithfulness_curve",
     "faithfulness_curves",
     "faithfulness_table",
     "gap_table",
     "gradient_magnitude",
+    "grokking_report",
+    "in_window",
+    "largest_change",
     "layer_table",
+    "lead_lag_table",
+    "probe_accuracy",
     "rank_gap",
     "read_timeline",
     "recorded_measures",
     "rho_table",
+    "role_episodes",
+    "select_snapshots",
     "self_repair_by_layer",
     "self_repair_table",
+    "sigmoid_midpoint",
+    "snapshots_in_window",
+    "stable_role_table",
     "thin",
+    "threshold_crossing",
+    "threshold_table",
+    "turnover_table",
+    "weight_norm_turn",
+    "window_bounds",
+    "with_threshold",
 ]

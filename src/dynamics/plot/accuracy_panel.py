@@ -8,13 +8,12 @@ import altair as alt
 import pandas as pd
 
 from dynamics.analysis.accuracy import PROBE
+from dynamics.analysis.windows import WINDOWS
 from dynamics.plot.axes import Panel, StepAxis, named, rows
 from dynamics.plot.marks import labels, number, point_size, spread, tooltip
 from dynamics.plot.palette import FAINT, GREEN, INK, MUTED, PURPLE, SERIES_COLOURS, SHADE, WIDTH
 
 HEIGHT = 150
-WINDOW = (0.20, 0.75)
-"""Accuracies within which arXiv 2602.01442 compares gradients with causes."""
 # What our own module logs, in words. Metrics of other modules keep their names.
 _KNOWN = {
     PROBE: ("probe", INK),
@@ -57,7 +56,7 @@ def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
         {"text": style[name][0], "y": y, "colour": MUTED if style[name][1] == FAINT else style[name][1]}
         for name, y in zip(last["series"], places, strict=True)
     ]
-    low, high = WINDOW
+    low, high = WINDOWS["paper"]
     window = named("window").mark_rect(color=SHADE, opacity=1).encode(y=_share("low"), y2="high:Q")
     chart = alt.layer(window, *layers, labels(ends, fontSize=11.5)).properties(
         width=WIDTH,
