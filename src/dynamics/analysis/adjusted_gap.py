@@ -9,6 +9,7 @@ from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.ranks import rho_and_gaps
 from dynamics.analysis.resampling import Resampling, two_sided_p
 from dynamics.analysis.roles import BLOAT, HERO, check_threshold, classify_roles, default_threshold
+from dynamics.analysis.tidy import tidy
 from dynamics.store import Run
 
 
@@ -144,7 +145,7 @@ def adjusted_counts_of(sums: BatchSums, resampling: Resampling, threshold: float
             rows.append((step, role, before.sum(), left, (before & after).sum(), chance.sum(), low, high, p_value))
     types = {"step": "int64", "role": "str"} | dict.fromkeys(("count", "left", "kept"), "Int64")
     types |= dict.fromkeys(("chance", "low", "high", "p_value"), "float64")
-    return pd.DataFrame(rows, columns=list(types)).astype(types)
+    return tidy(rows, types)
 
 
 def less_layer_mean(values: np.ndarray, layers: np.ndarray) -> np.ndarray:

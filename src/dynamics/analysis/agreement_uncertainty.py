@@ -14,6 +14,7 @@ from dynamics.analysis.importance import SCORES, check_score
 from dynamics.analysis.rank_gap import rank_gap
 from dynamics.analysis.ranks import centred_ranks, correlate
 from dynamics.analysis.resampling import Resampling, resampled_means, two_sided_p
+from dynamics.analysis.tidy import tidy
 from dynamics.errors import AnalysisError
 from dynamics.store import Run
 
@@ -72,8 +73,7 @@ def agreement_uncertainty_table(
             for measure in measures:
                 found = _compare(measure, side, orders, resampling, sums.no_interval())
                 rows.append((step, sums.baseline, sums.score, measure.name, *found))
-    columns = ["step", "baseline", "score", "measure", *_NUMBERS, "reason"]
-    table = pd.DataFrame(rows, columns=columns).astype(_types("baseline", "score", "measure"))
+    table = tidy(rows, _types("baseline", "score", "measure"))
     # One series after the other, as in `agreement_table`.
     order = table.groupby(["baseline", "score", "measure"], sort=False).ngroup()
     return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
@@ -112,11 +112,12 @@ def ablation_agreement_table(
                 _ranked_causal(sums, row, counts, f"causal importance by {sums.baseline} ablation") for sums in pair
             )
             rows.append((step, name, *_compare(mean, zero, orders, resampling, pair[0].no_interval())))
-    return pd.DataFrame(rows, columns=["step", "score", *_NUMBERS, "reason"]).astype(_types("score"))
+    return tidy(rows, _types("score"))
 
 
 def _types(*names: str) -> dict[str, str]:
-    return {"step": "int64", "reason": "object"} | dict.fromkeys(names, "str") | dict.fromkeys(_NUMBERS, "float64")
+    numbers = dict.fromkeys(_NUMBERS, "float64")
+    return {"step": "int64"} | dict.fromkeys(names, "str") | numbers | {"reason": "object"}
 
 
 def _scores(run: Run, score: str) -> tuple[str, ...]:

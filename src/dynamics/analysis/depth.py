@@ -9,6 +9,7 @@ from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.rank_measures import RankMeasure, rank_measures
 from dynamics.analysis.ranks import correlate, spread
 from dynamics.analysis.resampling import Resampling, two_sided_p
+from dynamics.analysis.tidy import tidy
 from dynamics.store import Run
 
 _NUMBERS = ("rho", "low", "high", "bias", "null_low", "null_high", "p_value")
@@ -59,9 +60,8 @@ def depths_of(sums: BatchSums, resampling: Resampling) -> pd.DataFrame:
         for measure, orders in zip(measures, permutations, strict=True):
             numbers, reason = _measure(sums, row, measure, resampled, orders, resampling)
             rows.append((step, sums.baseline, sums.score, measure.name, *numbers, len(measure.chosen), reason))
-    columns = ["step", "baseline", "score", "measure", *_NUMBERS, "n", "reason"]
-    types = {"step": "int64", "baseline": "str", "score": "str", "measure": "str", "n": "int64", "reason": "object"}
-    return pd.DataFrame(rows, columns=columns).astype(types | dict.fromkeys(_NUMBERS, "float64"))
+    types = {"step": "int64", "baseline": "str", "score": "str", "measure": "str"}
+    return tidy(rows, types | dict.fromkeys(_NUMBERS, "float64") | {"n": "int64", "reason": "object"})
 
 
 def _measure(

@@ -9,6 +9,7 @@ from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.rank_measures import indicator_basis
 from dynamics.analysis.ranks import rho_and_gaps, spread
 from dynamics.analysis.resampling import Resampling, upper_p
+from dynamics.analysis.tidy import tidy
 from dynamics.store import Run
 
 FACTORS = ("layer", "kind", "layer and kind")
@@ -80,7 +81,7 @@ def depth_shares_of(sums: BatchSums, resampling: Resampling) -> pd.DataFrame:
             numbers = (share, *np.maximum(ends, 0), chance, np.quantile(null, resampling.level), rest)
             rows.append((step, factor, *numbers, upper_p(null, share), sums.no_interval()))
     types = {"step": "int64", "factor": "str"} | dict.fromkeys(_NUMBERS, "float64") | {"reason": "object"}
-    return pd.DataFrame(rows, columns=["step", "factor", *_NUMBERS, "reason"]).astype(types)
+    return tidy(rows, types)
 
 
 def explained_share(delta: np.ndarray, basis: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from dynamics.analysis.resampling import Resampling, two_sided_p
 from dynamics.analysis.roles import BLOAT, HERO
+from dynamics.analysis.tidy import tidy
 from dynamics.analysis.timeline import Timeline, read_timeline
 from dynamics.store import Run
 
@@ -85,4 +86,4 @@ def role_counts_of(timeline: Timeline, resampling: Resampling) -> pd.DataFrame:
                 numbers = [np.full(len(groups), np.nan)] * len(numbers)
             for group, layer in enumerate([pd.NA, *names]):
                 rows.append((step, layer, role, int(groups[group].sum()), *(values[group] for values in numbers)))
-    return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_COLUMNS)
+    return tidy(rows, _COLUMNS)
