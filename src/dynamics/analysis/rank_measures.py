@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import orth
 
-from dynamics.analysis.ranks import ranks_within
+from dynamics.analysis.ranks import centred_ranks_within
 from dynamics.store import ComponentInfo
 
 ALL, HEADS, WITHIN_LAYERS, HEADS_WITHIN_LAYERS, PARTIAL = RANK_MEASURES = (
@@ -29,7 +29,7 @@ class RankMeasure:
         name: One of `RANK_MEASURES`.
         chosen: The components that count, ``(chosen,)``.
         ranked_in: Group of each chosen component inside which ranks are taken, ``(chosen,)``.
-        basis: Orthonormal columns that are projected out of the ranks, ``(chosen, explained)``.
+        basis: Orthonormal columns that are projected out of the centred ranks, ``(chosen, explained)``; ``None``: none.
         exchangeable: Group of each chosen component inside which the null may permute, ``(chosen,)``.
         nothing: Why the measure is undefined where nothing is left of a side: its name comes before these words.
     """
@@ -37,14 +37,15 @@ class RankMeasure:
     name: str
     chosen: np.ndarray
     ranked_in: np.ndarray
-    basis: np.ndarray
+    basis: np.ndarray | None
     exchangeable: np.ndarray
     nothing: str
 
     def residuals(self, values: np.ndarray) -> np.ndarray:
-        """Return ranks less what is projected out of them: ``(..., component)`` to ``(..., chosen)``."""
-        found = ranks_within(values[..., self.chosen], self.ranked_in)
-        return found - (found @ self.basis) @ self.basis.T
+        """Return centred ranks less what is projected out of them: ``(..., component)`` to ``(..., chosen)``."""
+        everyone = len(self.chosen) == values.shape[-1]
+        found = centred_ranks_within(values if everyone else values[..., self.chosen], self.ranked_in)
+        return found if self.basis is None else found - (found @ self.basis) @ self.basis.T
 
 
 def rank_measures(components: Sequence[ComponentInfo]) -> tuple[RankMeasure, ...]:
@@ -71,18 +72,16 @@ def rank_measures(components: Sequence[ComponentInfo]) -> tuple[RankMeasure, ...
     same = np.zeros(len(components), dtype=int)
     stratum = 2 * np.unique(layer, return_inverse=True)[1].reshape(-1) + kind
 
-    def measure(
-        name: str, chosen: np.ndarray, inside: np.ndarray, explained: list[np.ndarray], swap: np.ndarray, nothing: str
-    ) -> RankMeasure:
-        basis = indicator_basis([labels[chosen] for labels in explained])
-        return RankMeasure(name, chosen, inside[chosen], basis, swap[chosen], nothing)
+    basis = indicator_basis([layer, kind])
 
     return (
-        measure(ALL, everyone, same, [same], same, "is the same for all components"),
-        measure(HEADS, heads, same, [same], same, "does not differ among heads"),
-        measure(WITHIN_LAYERS, everyone, layer, [layer], layer, "does not differ within any layer"),
-        measure(HEADS_WITHIN_LAYERS, heads, layer, [layer], layer, "does not differ among heads of any layer"),
-        measure(PARTIAL, everyone, same, [layer, kind], stratum, "is fully explained by layer and kind"),
+        RankMeasure(ALL, everyone, same, None, same, "is the same for all components"),
+        RankMeasure(HEADS, heads, same[heads], None, same[heads], "does not differ among heads"),
+        RankMeasure(WITHIN_LAYERS, everyone, layer, None, layer, "does not differ within any layer"),
+        RankMeasure(
+            HEADS_WITHIN_LAYERS, heads, layer[heads], None, layer[heads], "does not differ among heads of any layer"
+        ),
+        RankMeasure(PARTIAL, everyone, same, basis, stratum, "is fully explained by layer and kind"),
     )
 
 
@@ -96,4 +95,4 @@ def indicator_basis(labels: Sequence[np.ndarray]) -> np.ndarray:
         ``(component, dimensions)``; a constant is always among what it spans.
     """
     columns = [(factor[:, None] == np.unique(factor)).astype(float) for factor in labels]
-    return orth(np.hstack(columns)) if len(labels[0]) else np.zeros((0, 0))
+    return orth(np.hstack(columns))

@@ -34,23 +34,25 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return result
 
 
-def ranks_within(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return ranks that are taken inside each group of components.
+def centred_ranks_within(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return ranks that are taken inside each group of components, less the group's mean rank.
 
     Args:
         values: Finite numbers, ``(..., component)``.
         groups: Whole numbers: the group of each component, ``(component,)``.
 
     Returns:
-        Ranks from 1 to the size of the component's group, of the shape of ``values``.
+        Ranks from 1 to the size m of the component's group, less ``(m + 1) / 2``, of the shape of ``values``.
     """
+    if (groups == groups[:1]).all():
+        return centred_ranks(values)
     result = np.empty(values.shape)
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(group, kind="stable"), np.cumsum(sizes)[:-1])
     # Groups of one size are ranked together: models have many layers of equal size.
     for size in np.unique(sizes):
         index = np.stack([m for m in members if len(m) == size])
-        result[..., index] = ranks(values[..., index])
+        result[..., index] = centred_ranks(values[..., index])
     return result
 
 
