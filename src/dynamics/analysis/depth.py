@@ -80,9 +80,9 @@ def _measure(
         return unknown, f"ranks can be compared from 2 components on; {len(measure.chosen)} are heads"
     gradient, causal = measure.residuals(sums.gradient[row]), measure.residuals(sums.causal[row])
     sides = {"gradient magnitude": gradient, "causal importance": causal}
-    flat = [side for side, values in sides.items() if spread(values) == 0]
+    flat = [f"{side} {measure.nothing}" for side, values in sides.items() if spread(values) == 0]
     if flat:
-        return unknown, f"{' and '.join(flat)} {measure.nothing}"
+        return unknown, "; ".join(flat)
     rho = float(correlate(gradient, causal))
     null = correlate(gradient, causal[orders])
     found = [*map(float, resampling.interval(null)), float(two_sided_p(null, rho))]
