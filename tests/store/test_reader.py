@@ -94,3 +94,17 @@ def test_an_unknown_array_is_refused_by_name(path):
         assert sorted(run) == ["flag", "loss", "small"]
         assert len(run) == 3
         assert repr(run) == f"Run({str(path)!r}: 0 snapshots of 3 components, finished)"
+
+
+def test_rows_come_one_by_one_as_they_are_in_the_whole(path):
+    writer = write_run(path)
+    for step in range(3):
+        writer.append("snapshots", step, row(step))
+    writer.close()
+    with open_run(path) as run:
+        for name in run:
+            rows = list(run.snapshots.rows(name))
+            assert np.array_equal(rows, run[name], equal_nan=run[name].dtype != bool)
+            assert rows[0].dtype == run[name].dtype
+        with pytest.raises(KeyError, match="has no 'losses' in group 'snapshots'"):
+            next(run.snapshots.rows("losses"))

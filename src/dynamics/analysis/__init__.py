@@ -1,8 +1,13 @@
 """What the recorded arrays say about gradients and causes: pure functions, free of torch."""
 
 from dynamics.analysis.accuracy import accuracy_table, thin
+from dynamics.analysis.adjusted_gap import adjusted_count_table, adjusted_gap_table
 from dynamics.analysis.agreement import agreement_table, recorded_measures
+from dynamics.analysis.agreement_uncertainty import ablation_agreement_table, agreement_uncertainty_table
+from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.delays import GrokkingRule, delay_tables
+from dynamics.analysis.depth import depth_table
+from dynamics.analysis.depth_share import depth_share_table
 from dynamics.analysis.emergence import confident_roles, emergence_by_layer, role_episodes
 from dynamics.analysis.faithfulness import (
     FaithfulnessCurve,
@@ -14,11 +19,15 @@ from dynamics.analysis.grokking import GrokkingReport, grokking_report
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.lead_lag import events_table, largest_change, lead_lag_table, weight_norm_turn
 from dynamics.analysis.rank_gap import RankGap, rank_gap
+from dynamics.analysis.rank_measures import RANK_MEASURES
+from dynamics.analysis.resampling import Resampling
+from dynamics.analysis.role_counts import role_count_table
 from dynamics.analysis.role_stability import stable_role_table, threshold_table, turnover_table, with_threshold
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
 from dynamics.analysis.self_repair import self_repair_by_layer, self_repair_table
 from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_timeline, rho_table
 from dynamics.analysis.transitions import Crossing, SigmoidFit, sigmoid_midpoint, threshold_crossing
+from dynamics.analysis.uncertainty import Uncertainty, read_uncertainty, role_probability_table, uncertainty_table
 from dynamics.analysis.windows import (
     WINDOWS,
     in_window,
@@ -29,24 +38,34 @@ from dynamics.analysis.windows import (
 )
 
 __all__ = [
+    "RANK_MEASURES",
     "ROLES",
     "SCORES",
     "WINDOWS",
+    "BatchSums",
     "Crossing",
     "FaithfulnessCurve",
     "GrokkingReport",
     "GrokkingRule",
     "RankGap",
+    "Resampling",
     "SigmoidFit",
     "Timeline",
+    "Uncertainty",
+    "ablation_agreement_table",
     "accuracy_table",
+    "adjusted_count_table",
+    "adjusted_gap_table",
     "agreement_table",
+    "agreement_uncertainty_table",
     "causal_importance",
     "chance_share",
     "classify_roles",
     "confident_roles",
     "default_threshold",
     "delay_tables",
+    "depth_share_table",
+    "depth_table",
     "emergence_by_layer",
     "events_table",
     "faithfulness_curve",
@@ -61,10 +80,14 @@ __all__ = [
     "lead_lag_table",
     "probe_accuracy",
     "rank_gap",
+    "read_batch_sums",
     "read_timeline",
+    "read_uncertainty",
     "recorded_measures",
     "rho_table",
+    "role_count_table",
     "role_episodes",
+    "role_probability_table",
     "select_snapshots",
     "self_repair_by_layer",
     "self_repair_table",
@@ -75,6 +98,7 @@ __all__ = [
     "threshold_crossing",
     "threshold_table",
     "turnover_table",
+    "uncertainty_table",
     "weight_norm_turn",
     "window_bounds",
     "with_threshold",

@@ -23,8 +23,8 @@ def gradient_magnitude(gradient_norm: np.ndarray) -> np.ndarray:
     return np.mean(gradient_norm, axis=-1, dtype=float)
 
 
-def causal_importance(clean: np.ndarray, ablated: np.ndarray, score: str) -> np.ndarray:
-    """Return ``C_i = score(model) - score(model with i ablated)``; positive: the model needs component i.
+def example_gains(clean: np.ndarray, ablated: np.ndarray, score: str) -> np.ndarray:
+    """Return what each example's score loses when a component is ablated; the mean over examples is C.
 
     Args:
         clean: Exact match (bool) or loss (nats) of the whole model, ``(example,)``.
@@ -33,16 +33,33 @@ def causal_importance(clean: np.ndarray, ablated: np.ndarray, score: str) -> np.
             mean, with a minus sign, is the score.
 
     Returns:
-        ``(component,)``: accuracy lost, from -1 to 1, or nats of loss gained.
+        ``(component, example)``: 1 where a match is lost and -1 where one is gained, or nats of loss gained.
 
     Raises:
         AnalysisError: If the score is unknown.
     """
     check_score(score)
+    clean, ablated = clean.astype(float), ablated.astype(float)
+    return clean - ablated if score == "exact_match" else ablated - clean
+
+
+def causal_importance(clean: np.ndarray, ablated: np.ndarray, score: str) -> np.ndarray:
+    """Return ``C_i = score(model) - score(model with i ablated)``; positive: the model needs component i.
+
+    Args:
+        clean: Exact match (bool) or loss (nats) of the whole model, ``(example,)``.
+        ablated: The same with each component ablated, ``(component, example)``.
+        score: ``"exact_match"`` or ``"loss"``; see `example_gains`.
+
+    Returns:
+        ``(component,)``: accuracy lost, from -1 to 1, or nats of loss gained.
+
+    Raises:
+        AnalysisError: If the score is unknown.
+    """
     # The mean of the differences, not the difference of two means: an ablation that changes nothing gives exactly 0,
     # and components of equal effect tie.
-    clean, ablated = clean.astype(float), ablated.astype(float)
-    return (clean - ablated if score == "exact_match" else ablated - clean).mean(-1)
+    return example_gains(clean, ablated, score).mean(-1)
 
 
 def recorded_importance(run: Run, baseline: str, score: str) -> tuple[np.ndarray, np.ndarray]:
@@ -59,18 +76,22 @@ def recorded_importance(run: Run, baseline: str, score: str) -> tuple[np.ndarray
     Raises:
         AnalysisError: If the run lacks an array, or the baseline; or if the score is unknown.
     """
+    check_recorded(run, baseline, score)
+    clean, ablated = run[score], run[f"ablation_{score}"][:, run.baselines.index(baseline)]
+    # One step at a time keeps the float64 differences small; the recorded arrays may be hundreds of megabytes.
+    causal = [causal_importance(*pair, score) for pair in zip(clean, ablated, strict=True)]
+    return gradient_magnitude(run["gradient_norm"]), np.array(causal).reshape(-1, len(run.components))
+
+
+def check_recorded(run: Run, baseline: str, score: str) -> None:
+    """Raise `AnalysisError` unless the run holds what G and C are computed from, for a known baseline and score."""
     check_score(score)
-    ablated_name = f"ablation_{score}"
     require(run, "gradient_norm", "gradient_norm")
-    require(run, ablated_name, "ablation")
+    require(run, f"ablation_{score}", "ablation")
     if baseline not in run.baselines:
         raise AnalysisError(
             f"{run.path} holds no ablations to the baseline {baseline!r}; choose among {', '.join(run.baselines)}."
         )
-    clean, ablated = run[score], run[ablated_name][:, run.baselines.index(baseline)]
-    # One step at a time keeps the float64 differences small; the recorded arrays may be hundreds of megabytes.
-    causal = [causal_importance(*pair, score) for pair in zip(clean, ablated, strict=True)]
-    return gradient_magnitude(run["gradient_norm"]), np.array(causal).reshape(-1, len(run.components))
 
 
 def check_score(score: str) -> None:

@@ -33,7 +33,9 @@ class RankGap:
     reason: str | None
 
 
-def rank_gap(gradient: ArrayLike, causal: ArrayLike, name: str = "gradient magnitude") -> RankGap:
+def rank_gap(
+    gradient: ArrayLike, causal: ArrayLike, name: str = "gradient magnitude", causal_name: str = "causal importance"
+) -> RankGap:
     """Return ``Delta_i = rank(G_i) - rank(C_i)`` and ``rho = Spearman(G, C)``.
 
     Ranks ascend from 1 and ties share their mean rank, so Delta sums to 0. From "Hidden Heroes and Gradient Bloats"
@@ -43,6 +45,7 @@ def rank_gap(gradient: ArrayLike, causal: ArrayLike, name: str = "gradient magni
         gradient: Gradient magnitude of each component, ``(component,)``.
         causal: Causal importance of each component, ``(component,)``.
         name: What ``gradient`` is called in a reason, if it is another score than gradient magnitude.
+        causal_name: The same for ``causal``.
 
     Returns:
         The gap. If one side is constant, rho is NaN and ``reason`` says why; Delta is then still defined. If a value
@@ -58,7 +61,7 @@ def rank_gap(gradient: ArrayLike, causal: ArrayLike, name: str = "gradient magni
         )
     if len(g) < 2:
         raise AnalysisError(f"ranks can be compared from 2 components on; got {len(g)}.")
-    sides = {name: g, "causal importance": c}
+    sides = {name: g, causal_name: c}
     if not np.isfinite([g, c]).all():
         unknown = np.full(len(g), np.nan)
         reason = "; ".join(

@@ -34,7 +34,7 @@ def classify_roles(delta: ArrayLike, threshold: float | None = None) -> np.ndarr
     delta = np.asarray(delta, dtype=float)
     if threshold is None:
         threshold = default_threshold(delta.shape[-1])
-    _check(threshold)
+    check_threshold(threshold)
     conditions = [np.isnan(delta), delta <= -threshold, delta >= threshold]
     return np.select(conditions, [UNDEFINED, HERO, BLOAT], ALIGNED)
 
@@ -59,12 +59,13 @@ def chance_share(n: int, threshold: float) -> float:
     """
     if n < 1:
         raise AnalysisError(f"the number of components must be at least 1; got {n}.")
-    _check(threshold)
+    check_threshold(threshold)
     tau = min(math.ceil(threshold), n)
     return (n - tau) * (n - tau + 1) / (2 * n**2)
 
 
-def _check(threshold: float) -> None:
+def check_threshold(threshold: float) -> None:
+    """Raise `AnalysisError` unless the smallest gap of a role is a positive number of ranks."""
     # At 0 a component without any gap would be hero and bloat at once.
     if not 0 < threshold < math.inf:
         raise AnalysisError(f"the threshold of a role must be a positive number of ranks; got {threshold}.")

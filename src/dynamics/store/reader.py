@@ -49,6 +49,14 @@ class RunGroup(Mapping[str, np.ndarray]):
         values = dataset[: self._rows]
         return values.astype(bool) if dataset.attrs.get("dtype") == "bool" else values
 
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the rows of an array one after the other: all of them together may be larger than memory."""
+        dataset = self._dataset(name)
+        is_bool = dataset.attrs.get("dtype") == "bool"
+        for row in range(self._rows):
+            values = dataset[row]
+            yield values.astype(bool) if is_bool else values
+
     def __iter__(self) -> Iterator[str]:
         return (
             name for name, item in self._group.items() if len(item.dims[0]) and _basename(item.dims[0][0]) == "step"
