@@ -223,7 +223,8 @@ def interval_row(interval: SeedInterval) -> tuple[object, ...]:
 def interval_table(rows: Iterable[tuple[object, ...]], first: dict[str, str]) -> pd.DataFrame:
     """Return rows that end in `interval_row` as a table; ``first`` holds names and types of the columns before."""
     types = first | {"runs": "int64"} | dict.fromkeys(INTERVAL[1:-1], "float64") | {"reason": "object"}
-    return pd.DataFrame(list(rows), columns=list(types)).astype(types)
+    # As objects first: pandas would make NaN of the None of a reason.
+    return pd.DataFrame(list(rows), columns=list(types), dtype=object).astype(types)
 
 
 def _accuracy(run: Run) -> np.ndarray:

@@ -108,7 +108,8 @@ def joint_ablation_table(run: Run) -> pd.DataFrame:
         "step": "int64", "set": "str", "score": "str", "judged_by": "object", "size": "int64",
         **dict.fromkeys(_NUMBERS[:6], "float64"), "reason": "object",
     }  # fmt: skip
-    return pd.DataFrame(rows, columns=columns).astype(types)
+    # As objects first: pandas would make NaN of the None of a reason.
+    return pd.DataFrame(rows, columns=columns, dtype=object).astype(types)
 
 
 def synergy_table(run: Run) -> pd.DataFrame:

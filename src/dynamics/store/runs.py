@@ -74,7 +74,10 @@ def open_runs(paths: str | Path | Iterable[str | Path]) -> Runs:
         RunFileError: If nothing matches, a file is not a run file, or the runs have other components than the first.
     """
     patterns = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    found = {os.path.realpath(path): Path(path) for pattern in patterns for path in _matching(str(pattern))}
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        for path in _matching(str(pattern)):
+            found.setdefault(os.path.realpath(path), Path(path))
     if not found:
         raise RunFileError("open_runs needs at least one path or pattern; got none.")
     with ExitStack() as stack:
