@@ -200,8 +200,8 @@ def _joint(run: Run, steps: np.ndarray, score: str) -> pd.DataFrame:
     """Return the synergy rows at these steps whose sets are not empty and were judged by the score."""
     if run.synergy is None:
         return pd.DataFrame(columns=["set", "joint", "mean"])
-    table = synergy_table(run)
-    kept = (table["score"] == score) & (table["judged_by"] == score) & (table["size"] > 0) & table["step"].isin(steps)
+    table = synergy_table(run, (score,))
+    kept = (table["judged_by"] == score) & (table["size"] > 0) & table["step"].isin(steps)
     return table[kept]
 
 

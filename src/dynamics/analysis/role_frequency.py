@@ -176,14 +176,17 @@ def _permuted_counts(
 ) -> np.ndarray:
     """Return the mean numbers of heroes and bloats by layer with components dealt out anew, ``(draw, role, layer)``."""
     gaps = [gap for gap, kept in zip(timeline.gaps, inside, strict=True) if kept]
-    gradient, causal = (np.stack([getattr(gap, f"rank_{side}") for gap in gaps]) for side in ("gradient", "causal"))
-    n = gradient.shape[1]
+    # Twice a rank is whole, also of a tie, and the smaller the numbers, the faster they are dealt out.
+    gradient, causal = (
+        np.stack([2 * getattr(gap, f"rank_{side}") for gap in gaps], axis=1).astype(np.int32)
+        for side in ("gradient", "causal")
+    )
+    n, tau = len(gradient), 2 * timeline.threshold
     result, at_once = [], max(1, _CHUNK // gradient.size)
     for start in range(0, permutations, at_once):
         draws = min(at_once, permutations - start)
         own, other = (rng.permuted(np.tile(np.arange(n), (draws, 1)), axis=1) for _ in range(2))
-        # (step, draw, component)
-        delta = gradient[:, own] - causal[:, other]
-        tau = timeline.threshold
-        result.append(np.stack([(delta <= -tau).mean(0) @ in_layer, (delta >= tau).mean(0) @ in_layer], axis=1))
+        # (draw, component, step)
+        delta = gradient[own] - causal[other]
+        result.append(np.stack([(delta <= -tau).mean(-1) @ in_layer, (delta >= tau).mean(-1) @ in_layer], axis=1))
     return np.concatenate(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +40,7 @@ def synergy_ratios(joint: float, single: np.ndarray) -> SynergyRatios:
     """Compare the joint ablation of a set with the ablations of its components one at a time.
 
     ``ratio_to_sum = C_S / sum C_i`` and ``ratio_to_mean = C_S / mean C_i``. The "14x" of "Hidden Heroes and Gradient
-    Bloats" (arXiv 2602.01442) is the second; it exceeds 1 for any set of which every component matters, and equals the
-    size of the set if the effects add up.
+    Bloats" (arXiv 2602.01442) is the second; it equals the size of the set if the effects merely add up.
 
     Args:
         joint: ``C_S`` of the joint ablation: accuracy lost, or nats of loss gained.
@@ -62,11 +62,12 @@ def synergy_ratios(joint: float, single: np.ndarray) -> SynergyRatios:
     return SynergyRatios(excess, joint / total, joint / (total / len(single)), None)
 
 
-def joint_ablation_table(run: Run) -> pd.DataFrame:
+def joint_ablation_table(run: Run, scores: Sequence[str] = SCORES) -> pd.DataFrame:
     """Return every joint ablation that a run recorded, random sets among them.
 
     Args:
         run: An open run.
+        scores: Any of ``"exact_match"`` and ``"loss"``.
 
     Returns:
         One row per step, set and score: ``step, set, score, judged_by, size, joint`` (C_S), ``sum`` and ``mean`` of
@@ -75,13 +76,13 @@ def joint_ablation_table(run: Run) -> pd.DataFrame:
         that the roles of that step come from; missing where there were none.
 
     Raises:
-        AnalysisError: If the run has no synergy, or lacks the single ablations.
+        AnalysisError: If the run has no synergy, or lacks the single ablations; or if a score is unknown.
     """
     group = _recorded(run)
     row_of = {int(step): row for row, step in enumerate(run.steps)}
     names, members, judges = group.labels("set").tolist(), group["membership"], group["role_score"]
     rows = []
-    for score in SCORES:
+    for score in scores:
         _, causal = recorded_importance(run, "mean", score)
         clean, ablated = run[score], group[f"joint_{score}"]
         for row, step in enumerate(group.steps.tolist()):
@@ -112,11 +113,12 @@ def joint_ablation_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns, dtype=object).astype(types)
 
 
-def synergy_table(run: Run) -> pd.DataFrame:
+def synergy_table(run: Run, scores: Sequence[str] = SCORES) -> pd.DataFrame:
     """Return what the joint ablation of a run's Bloats, and of its Heroes, costs, beside random sets of the same size.
 
     Args:
         run: An open run.
+        scores: Any of ``"exact_match"`` and ``"loss"``.
 
     Returns:
         The rows of `joint_ablation_table` for ``bloats`` and ``heroes``, sorted by step, and for the random sets of
@@ -126,9 +128,9 @@ def synergy_table(run: Run) -> pd.DataFrame:
         positive. A random set may hold components of the set that it is the control of.
 
     Raises:
-        AnalysisError: If the run has no synergy, or lacks the single ablations.
+        AnalysisError: If the run has no synergy, or lacks the single ablations; or if a score is unknown.
     """
-    table = joint_ablation_table(run)
+    table = joint_ablation_table(run, scores)
     control = table["set"].str.startswith(_CONTROL)
     of_set = table["set"].str.replace(rf"^{_CONTROL}(.*)_\d+$", r"\1", regex=True)
     draws = (
