@@ -107,6 +107,16 @@ def test_rho_by_accuracy_takes_the_mean_of_a_run_first(runs):
     assert total == 12
 
 
+def test_the_last_bin_holds_its_upper_edge_and_no_bin_what_lies_outside(tmp_path):
+    rows = [random_arrays(np.random.default_rng(seed), 6) for seed in range(3)]
+    for row, right in zip(rows, (0, 4, 8), strict=True):
+        row["exact_match"] = np.arange(8) < right
+    write_run(tmp_path / "a.h5", [0, 10, 20], rows, components(2, 2))
+    with open_runs(tmp_path / "a.h5") as runs:
+        assert rho_by_accuracy(runs, (0, 0.5, 1), score="loss")["snapshots"].tolist() == [1, 2]
+        assert rho_by_accuracy(runs, (0.25, 0.5), score="loss")["snapshots"].tolist() == [1]
+
+
 def test_a_run_that_was_begun_anew_counts_once_at_a_step(tmp_path):
     rows = [random_arrays(np.random.default_rng(seed), 6) for seed in range(2)]
     write_run(tmp_path / "a.h5", [10, 10], rows, components(2, 2))

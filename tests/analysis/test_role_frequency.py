@@ -151,6 +151,14 @@ def test_independent_ranks_are_found_out_no_more_often_than_the_p_value_says(tmp
     assert np.mean(np.array(values) <= 0.5) > 0.1
 
 
+def test_a_snapshot_without_rho_does_not_count(tmp_path):
+    planted(tmp_path / "a.h5", [4, 3, 2, 1], [1, 2, 3, 4])
+    planted(tmp_path / "b.h5", [4, 3, 2, 1], [2, 2, 2, 2])
+    with open_runs(tmp_path / "*.h5") as runs:
+        assert (role_frequency(runs, score="loss")["runs"] == 1).all()
+        assert (roles_by_layer(runs, score="loss")["runs"] == 1).all()
+
+
 def test_the_seed_decides(runs):
     first, again, other = (roles_by_layer(runs, WINDOW, permutations=200, seed=seed) for seed in (0, 0, 1))
     assert first.equals(again)

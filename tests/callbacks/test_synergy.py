@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dynamics import GapTrackerCallback, Schedule, open_run, take_snapshot, take_synergy
-from dynamics.analysis import gap_table, synergy_table
+from dynamics.analysis import gap_table, rho_table, synergy_table
 from dynamics.errors import ConfigurationError
 from dynamics.synergy import set_names, with_controls
 from tests.callbacks.test_gap_tracker import Fail, Keep
@@ -34,8 +34,9 @@ def test_rows_hold_the_roles_of_the_snapshot_of_their_step(tmp_path, accumulate)
         assert tuple(names) == set_names(("bloats", "heroes"))
         table = synergy_table(run).set_index(["step", "set", "score"])
         for row, step in enumerate(run.synergy.steps.tolist()):
-            # An untrained model solves nothing: rho is defined by the loss only.
-            judge = ("exact_match", "loss")[run.synergy["role_score"][row]]
+            # An untrained model solves nothing, and then rho is defined by the loss only.
+            judge = "exact_match" if rho_table(run).set_index("step")["rho"].notna()[step] else "loss"
+            assert run.synergy["role_score"][row] == ("exact_match", "loss").index(judge)
             roles = gap_table(run, score=judge)
             roles = roles[roles["step"] == step]["role"].tolist()
             sets = {
