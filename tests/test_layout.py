@@ -15,7 +15,7 @@ LEVELS = [
     {"components"},
     {"measurements"},
     {"snapshot"},
-    {"rankings", "faithfulness"},
+    {"rankings", "faithfulness", "synergy", "pairs"},
     {"store"},
     {"analysis"},
     {"plot"},

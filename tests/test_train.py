@@ -32,6 +32,7 @@ tracker:
   train_gradients: 1
   faithfulness: {at: [2]}
   faithfulness_rankings: [gim, random]
+  synergy: {at: [1]}
 """
 
 
@@ -60,6 +61,7 @@ def test_fit_writes_the_run_and_says_where(config, capsys):
         assert run.metadata["seed"] == 3
         assert run.faithfulness.steps.tolist() == [2, 3]
         assert run.faithfulness.labels("ranking").tolist() == ["gim", "random"]
+        assert run.synergy.steps.tolist() == [1, 3]
         # The stored configuration runs again as it is, and holds what was given.
         stored = yaml.safe_load(run.metadata["config"])
         given = yaml.safe_load(CONFIG)
@@ -78,10 +80,12 @@ def test_the_stored_configuration_gives_the_same_run(config):
         assert (run["loss"] == first).all()
 
 
-def test_faithfulness_can_be_switched_off(config):
-    assert main("fit", "--config", str(config), "--tracker.faithfulness=null") == 0
+def test_what_goes_beside_snapshots_can_be_switched_off(config):
+    off = ("--tracker.faithfulness=null", "--tracker.synergy=null")
+    assert main("fit", "--config", str(config), *off) == 0
     with open_run("runs/tiny/run.h5") as run:
         assert run.faithfulness is None
+        assert run.synergy is None
 
 
 def test_a_finished_run_is_not_overwritten_untold(config, capsys):

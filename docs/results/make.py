@@ -14,6 +14,7 @@ import pandas as pd
 
 from dynamics import open_run
 from dynamics.analysis import (
+    WINDOWS,
     accuracy_table,
     agreement_table,
     faithfulness_table,
@@ -40,8 +41,7 @@ RANKINGS = {
 }
 NEAR = 0.05
 """Medians of rho that lie nearer together are told apart by no word."""
-WINDOW = (0.20, 0.75)
-"""OOD accuracies within which the paper compares G with C."""
+WINDOW = WINDOWS["paper"]
 
 
 def read(name: str) -> None:

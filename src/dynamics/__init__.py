@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from dynamics.measurements.gim import GIMRules, gim_backward
     from dynamics.measurements.perturbation import perturbation_curves
     from dynamics.measurements.token_attribution import attribute_tokens
+    from dynamics.pairs import PairInteractions, pair_interactions
     from dynamics.probe import Probe
     from dynamics.schedules import Schedule
     from dynamics.snapshot import Snapshot, take_snapshot
-    from dynamics.store import Run, open_run
+    from dynamics.store import Run, Runs, open_run, open_runs
+    from dynamics.synergy import Synergy, take_synergy
 
 _HOMES = {
     "Component": "dynamics.components",
@@ -24,17 +26,23 @@ _HOMES = {
     "Faithfulness": "dynamics.faithfulness",
     "GIMRules": "dynamics.measurements.gim",
     "GapTrackerCallback": "dynamics.callbacks",
+    "PairInteractions": "dynamics.pairs",
     "Probe": "dynamics.probe",
     "Run": "dynamics.store",
+    "Runs": "dynamics.store",
     "Schedule": "dynamics.schedules",
     "Snapshot": "dynamics.snapshot",
+    "Synergy": "dynamics.synergy",
     "attribute_tokens": "dynamics.measurements.token_attribution",
     "find_components": "dynamics.components",
     "gim_backward": "dynamics.measurements.gim",
     "open_run": "dynamics.store",
+    "open_runs": "dynamics.store",
+    "pair_interactions": "dynamics.pairs",
     "perturbation_curves": "dynamics.measurements.perturbation",
     "take_faithfulness": "dynamics.faithfulness",
     "take_snapshot": "dynamics.snapshot",
+    "take_synergy": "dynamics.synergy",
 }
 
 __all__ = [
@@ -43,17 +51,23 @@ __all__ = [
     "Faithfulness",
     "GIMRules",
     "GapTrackerCallback",
+    "PairInteractions",
     "Probe",
     "Run",
+    "Runs",
     "Schedule",
     "Snapshot",
+    "Synergy",
     "attribute_tokens",
     "find_components",
     "gim_backward",
     "open_run",
+    "open_runs",
+    "pair_interactions",
     "perturbation_curves",
     "take_faithfulness",
     "take_snapshot",
+    "take_synergy",
 ]
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from dynamics.faithfulness import Faithfulness, blank_faithfulness
 from dynamics.measurements.catalogue import MEASUREMENTS
 from dynamics.snapshot import Snapshot
 from dynamics.store import ComponentInfo, create_run
+from dynamics.synergy import Synergy, blank_synergy, set_names, with_controls
 
 SPECS = {spec.name: spec for measurement in MEASUREMENTS.values() for spec in measurement.arrays}
 BASELINES = ("mean", "zero")
@@ -64,6 +65,18 @@ def random_faithfulness(n: int, rankings: int, rows: int, seed: int = 0) -> list
     ]
 
 
+def random_synergy(members, n, draws=2, role_score=0, seed=0):
+    """Return one row of synergy, random but for who is in the sets, and the names of the sets."""
+    rng = np.random.default_rng(seed)
+    names, sets = set_names(tuple(members), draws), with_controls(members, n, draws)
+    return names, {
+        "joint_loss": rng.gamma(4.0, 1.0, (len(names), N_EXAMPLES)).astype(np.float32),
+        "joint_exact_match": rng.random((len(names), N_EXAMPLES)) < 0.3,
+        "membership": np.array([[index in sets[name] for index in range(n)] for name in names]),
+        "role_score": np.array(role_score, np.int8),
+    }
+
+
 def write_run(
     path,
     steps,
@@ -75,10 +88,13 @@ def write_run(
     methods=("gradient",),
     rankings=(),
     faithful=(),
+    sets=(),
+    joint=(),
 ):
     """Write a run of the given snapshots, of ``metrics``, pairs of a step and named values, and of ``faithful``.
 
-    With rankings the run has a group for faithfulness; its rows are pairs of a step and arrays.
+    With rankings the run has a group for faithfulness; its rows are pairs of a step and arrays. So it is with sets,
+    synergy and ``joint``.
     """
 
     def snapshot(arrays):
@@ -87,11 +103,14 @@ def write_run(
 
     example = rows[0] if rows else random_arrays(np.random.default_rng(0), len(listed))
     blank = blank_faithfulness(snapshot(example), rankings) if rankings else None
-    writer = create_run(path, snapshot(example), metadata or {}, faithfulness=blank)
+    together = blank_synergy(snapshot(example), sets) if sets else None
+    writer = create_run(path, snapshot(example), metadata or {}, faithfulness=blank, synergy=together)
     for step, arrays in zip(steps, rows, strict=False):
         writer.append("snapshots", step, snapshot(arrays))
     for step, arrays in faithful:
         writer.append("faithfulness", step, Faithfulness(arrays, snapshot(example), rankings))
+    for step, arrays in joint:
+        writer.append("synergy", step, Synergy(arrays, listed, snapshot(example).batch_sizes, sets))
     for step, values in metrics:
         writer.append_metrics(step, values)
     writer.close(finished)

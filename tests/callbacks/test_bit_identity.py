@@ -30,7 +30,9 @@ def run(folder, with_tracker: bool, trainer_options: dict, model_options: dict) 
     module = small_module(**model_options)
     seen = Seen()
     trackers = (
-        [GapTrackerCallback(folder / "run.h5", schedule=2, train_gradients=1, faithfulness=3)] if with_tracker else []
+        [GapTrackerCallback(folder / "run.h5", schedule=2, train_gradients=1, faithfulness=3, synergy=4)]
+        if with_tracker
+        else []
     )
     trainer = small_trainer(
         folder,

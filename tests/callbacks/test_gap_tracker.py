@@ -375,6 +375,7 @@ def test_a_subset_of_measurements_and_all_weights(tmp_path):
             "schedule": "Schedule.every(2)",
             "train_gradients": "Schedule.every(1)",
             "faithfulness": None,
+            "synergy": None,
             "measurements": ["clean", "weight_norm", "gradient_norm"],
             "weights": "all",
             "rules": {"temperature": 2.0, "freeze_norm": True, "split_products": True},

@@ -38,6 +38,7 @@ def test_format_1_0():
         assert run.metadata["seed"] == 0
         assert rho_table(run, score="loss")["rho"].notna().all()
         assert run.faithfulness is None
+        assert run.synergy is None
 
 
 def test_format_1_1():
@@ -45,6 +46,8 @@ def test_format_1_1():
         assert run.finished
         assert run.steps.tolist() == [0, 2, 4]
         assert run.methods == ("gradient", "gim", "ig")
+        # Written before the group was added to this version of the format.
+        assert run.synergy is None
         group = run.faithfulness
         assert group.steps.tolist() == [2, 4]
         assert group.labels("ranking").tolist() == ["gradient_norm", "gim", "|gim|", "ablation", "random"]

@@ -18,13 +18,17 @@ from dynamics.analysis.faithfulness import (
 from dynamics.analysis.grokking import GrokkingReport, grokking_report
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.lead_lag import events_table, largest_change, lead_lag_table, weight_norm_turn
+from dynamics.analysis.many_runs import SeedInterval, rho_by_accuracy, rho_by_step, seed_interval
+from dynamics.analysis.pruning import ExperimentTables, experiment_tables, pruning_by_run, pruning_table
 from dynamics.analysis.rank_gap import RankGap, rank_gap
 from dynamics.analysis.rank_measures import RANK_MEASURES
 from dynamics.analysis.resampling import Resampling
 from dynamics.analysis.role_counts import role_count_table
+from dynamics.analysis.role_frequency import majority_roles, role_frequency, roles_by_layer
 from dynamics.analysis.role_stability import stable_role_table, threshold_table, turnover_table, with_threshold
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
 from dynamics.analysis.self_repair import self_repair_by_layer, self_repair_table
+from dynamics.analysis.synergy import SynergyRatios, joint_ablation_table, synergy_ratios, synergy_table
 from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_timeline, rho_table
 from dynamics.analysis.transitions import Crossing, SigmoidFit, sigmoid_midpoint, threshold_crossing
 from dynamics.analysis.uncertainty import Uncertainty, read_uncertainty, role_probability_table, uncertainty_table
@@ -44,12 +48,15 @@ __all__ = [
     "WINDOWS",
     "BatchSums",
     "Crossing",
+    "ExperimentTables",
     "FaithfulnessCurve",
     "GrokkingReport",
     "GrokkingRule",
     "RankGap",
     "Resampling",
+    "SeedInterval",
     "SigmoidFit",
+    "SynergyRatios",
     "Timeline",
     "Uncertainty",
     "ablation_agreement_table",
@@ -68,6 +75,7 @@ __all__ = [
     "depth_table",
     "emergence_by_layer",
     "events_table",
+    "experiment_tables",
     "faithfulness_curve",
     "faithfulness_curves",
     "faithfulness_table",
@@ -75,25 +83,36 @@ __all__ = [
     "gradient_magnitude",
     "grokking_report",
     "in_window",
+    "joint_ablation_table",
     "largest_change",
     "layer_table",
     "lead_lag_table",
+    "majority_roles",
     "probe_accuracy",
+    "pruning_by_run",
+    "pruning_table",
     "rank_gap",
     "read_batch_sums",
     "read_timeline",
     "read_uncertainty",
     "recorded_measures",
+    "rho_by_accuracy",
+    "rho_by_step",
     "rho_table",
     "role_count_table",
     "role_episodes",
+    "role_frequency",
     "role_probability_table",
+    "roles_by_layer",
+    "seed_interval",
     "select_snapshots",
     "self_repair_by_layer",
     "self_repair_table",
     "sigmoid_midpoint",
     "snapshots_in_window",
     "stable_role_table",
+    "synergy_ratios",
+    "synergy_table",
     "thin",
     "threshold_crossing",
     "threshold_table",

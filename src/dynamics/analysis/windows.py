@@ -12,11 +12,14 @@ from dynamics.analysis.timeline import Timeline
 from dynamics.errors import AnalysisError
 from dynamics.store import Run
 
+Window = str | tuple[float, float]
+"""A name among `WINDOWS`, or the least and the largest accuracy."""
+
 WINDOWS: dict[str, tuple[float, float]] = {"paper": (0.20, 0.75), "all": (0.0, 1.0)}
 """Least and largest accuracy by name. ``"paper"``: where arXiv 2602.01442 compares gradients with causes."""
 
 
-def window_bounds(window: str | tuple[float, float]) -> tuple[float, float]:
+def window_bounds(window: Window) -> tuple[float, float]:
     """Return the least and the largest accuracy of a window.
 
     Args:
@@ -37,7 +40,7 @@ def window_bounds(window: str | tuple[float, float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def in_window(accuracy: ArrayLike, window: str | tuple[float, float] = "paper") -> np.ndarray:
+def in_window(accuracy: ArrayLike, window: Window = "paper") -> np.ndarray:
     """Return which accuracies, of any shape, lie in a window; both bounds belong to it, and NaN never does."""
     low, high = window_bounds(window)
     values = np.asarray(accuracy, dtype=float)
@@ -55,7 +58,7 @@ def probe_accuracy(run: Run) -> np.ndarray:
     return matches.reshape(len(matches), -1).mean(1) if len(matches) else np.empty(0)
 
 
-def snapshots_in_window(run: Run, window: str | tuple[float, float] = "paper") -> np.ndarray:
+def snapshots_in_window(run: Run, window: Window = "paper") -> np.ndarray:
     """Return which snapshots of a run have a probe accuracy in the window, ``(step,)``, bool.
 
     The probe is made of out-of-distribution examples in the paper's setting, and so in ours.

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from dynamics.callbacks.beside import Beside, measured_beside
 from dynamics.callbacks.find_probe import find_probe
 from dynamics.callbacks.gap_summary import send_summary
 from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
@@ -22,7 +23,6 @@ from dynamics.callbacks.run_metadata import run_metadata
 from dynamics.components import ComponentMap, find_components
 from dynamics.components.base import Weights, check_weights
 from dynamics.errors import RunFileError
-from dynamics.faithfulness import blank_faithfulness
 from dynamics.measurements.ablation import BASELINES
 from dynamics.measurements.attribution import METHODS
 from dynamics.measurements.gim import GIMRules
@@ -34,7 +34,7 @@ from dynamics.rankings import select_rankings
 from dynamics.schedules import Schedule
 from dynamics.snapshot import Snapshot, select_baselines, select_measurements, select_methods
 from dynamics.store import RunWriter, check_target, create_run
-from dynamics.store.schema import FAITHFULNESS, SNAPSHOTS, TRAIN
+from dynamics.store.schema import SNAPSHOTS, TRAIN
 
 ScheduleLike = Schedule | int | dict[str, Any] | list[Any]
 
@@ -75,8 +75,12 @@ class GapTrackerCallback(L.Callback):
             magnitudes such as ``|gim|``, ``ablation`` and ``random``. Default: all but the magnitudes.
         self_repair_threshold: Nats that a position must contribute to be one of the two that make an attention row
             count in ``self_repair``.
+        synergy: Optimizer steps at which to ablate, beside a snapshot, all its Bloats together, all its Heroes
+            together, and random sets of the same sizes (`take_synergy`); ``None``: never. Like faithfulness it is
+            measured at the end of training too. A row costs 23 forward passes of the probe.
 
     Raises:
+        ConfigurationError: If synergy lacks the measurements that tell Bloats and Heroes.
         RunFileError: At the start of training, if the file exists or its folder cannot be written.
         ProbeError: At the start of training, if there is no probe or it cannot be scored.
         ComponentError: At the start of training, if the module's components are not found.
@@ -102,12 +106,15 @@ class GapTrackerCallback(L.Callback):
         faithfulness: ScheduleLike | None = Schedule.every(5000),
         faithfulness_rankings: str | Sequence[str] | None = None,
         self_repair_threshold: float = THRESHOLD,
+        synergy: ScheduleLike | None = None,
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
         self.schedule = Schedule.from_config(schedule)
         self.train_gradients = Schedule.from_config(train_gradients)
-        self.faithfulness = None if faithfulness is None else Schedule.from_config(faithfulness)
+        self.faithfulness, self.synergy = (
+            None if steps is None else Schedule.from_config(steps) for steps in (faithfulness, synergy)
+        )
         self.observer = Observer(
             select_measurements(measurements),
             select_baselines(baselines),
@@ -118,13 +125,14 @@ class GapTrackerCallback(L.Callback):
             check_threshold(self_repair_threshold),
         )
         self.rankings = select_rankings(faithfulness_rankings, self.observer.possible_rankings())
+        self._beside = measured_beside(self.observer, self.faithfulness, self.rankings, self.synergy)
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
         self._outbox = Outbox()
         self._metrics = LoggedMetrics()
         self._snapshot: Snapshot | None = None
-        self._snapshot_step = self._faithfulness_step = self._seen_step = self._gradient_step = -1
+        self._snapshot_step = self._seen_step = self._gradient_step = -1
         self._used = False
 
     # -- the trainer's hooks -------------------------------------------------------------------------------------
@@ -161,12 +169,14 @@ class GapTrackerCallback(L.Callback):
                 "schedule": repr(self.schedule),
                 "train_gradients": repr(self.train_gradients),
                 "faithfulness": None if self.faithfulness is None else repr(self.faithfulness),
+                "synergy": None if self.synergy is None else repr(self.synergy),
                 **self.observer.settings(),
             },
             **self.metadata,
         }
-        blank = None if self.faithfulness is None else blank_faithfulness(snapshot, self.rankings)
-        self._writer = create_run(self.path, snapshot, metadata, self._probe.target_counts(), self.overwrite, blank)
+        blanks: dict[str, Any] = {beside.group: beside.blank(snapshot) for beside in self._beside}
+        targets = self._probe.target_counts()
+        self._writer = create_run(self.path, snapshot, metadata, targets, self.overwrite, **blanks)
         self._used = True
         self._seen_step, self._gradient_step = trainer.global_step, trainer.global_step - 1
         self._write_snapshot(trainer, snapshot)
@@ -197,14 +207,14 @@ class GapTrackerCallback(L.Callback):
             return
         # Under accumulation the step stands still for some batches, and then nothing is due.
         self._seen_step = step
-        keep = self.faithfulness is not None and self.faithfulness.within(before, step)
-        take = keep or self.schedule.within(before, step)
+        due = [beside for beside in self._beside if beside.schedule.within(before, step)]
+        take = bool(due) or self.schedule.within(before, step)
         if take or self.train_gradients.within(before, step):
             self._record_metrics(trainer)
         if take:
             self._take(trainer, pl_module)
-        if keep:
-            self._take_faithfulness(trainer, pl_module)
+        for beside in due:
+            self._take_beside(beside, trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the validation metrics."""
@@ -242,20 +252,20 @@ class GapTrackerCallback(L.Callback):
         for name in (f"{PREFIX}rho", f"{PREFIX}rho_loss") if summary else ():
             module.log(name, summary[name], prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)
 
-    def _take_faithfulness(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Measure faithfulness by the snapshot that was taken at this step, and write it."""
+    def _take_beside(self, beside: Beside, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Measure what goes beside the snapshot that was taken at this step, and write it."""
         assert isinstance(self._probe, Probe)
         assert self._snapshot is not None
         assert self._writer is not None
-        self._faithfulness_step = step = trainer.global_step
-        row = self.observer.faithfulness(trainer, module, self._probe, self._snapshot, self.rankings)
-        self._outbox.put(partial(self._writer.append, FAITHFULNESS, step, row))
+        beside.last = step = trainer.global_step
+        row = beside.take(trainer, module, self._probe, self._snapshot)
+        self._outbox.put(partial(self._writer.append, beside.group, step, row))
 
     def _write_snapshot(self, trainer: L.Trainer, snapshot: Snapshot) -> dict[str, float]:
         """Write a snapshot, and send its summary to the loggers and back."""
         assert self._writer is not None
         self._snapshot_step = step = trainer.global_step
-        if self.faithfulness is not None:
+        if self._beside:
             self._snapshot = snapshot
         self._outbox.put(partial(self._writer.append, SNAPSHOTS, step, snapshot))
         return send_summary(trainer, snapshot) if self.log_metrics else {}
@@ -272,8 +282,9 @@ class GapTrackerCallback(L.Callback):
             self._record_metrics(trainer)
             if snapshot and trainer.global_step != self._snapshot_step:
                 self._write_snapshot(trainer, self._measure(trainer, module))
-            if finished and self.faithfulness is not None and trainer.global_step != self._faithfulness_step:
-                self._take_faithfulness(trainer, module)
+            for beside in self._beside if finished else ():
+                if trainer.global_step != beside.last:
+                    self._take_beside(beside, trainer, module)
             complete = finished
         finally:
             self.close(complete)

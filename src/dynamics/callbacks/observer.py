@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 
 from dynamics.callbacks.logged_metrics import not_logging
 from dynamics.callbacks.progress import snapshot_progress
+from dynamics.callbacks.role_sets import role_sets
 from dynamics.components import ComponentMap
 from dynamics.components.base import Weights
 from dynamics.errors import ConfigurationError
@@ -22,6 +23,7 @@ from dynamics.measurements.gim import GIMRules
 from dynamics.probe import Probe
 from dynamics.rankings import possible_rankings
 from dynamics.snapshot import Progress, Snapshot, take_snapshot
+from dynamics.synergy import take_synergy, with_controls
 
 Taken = TypeVar("Taken", bound=Snapshot)
 
@@ -113,6 +115,18 @@ class Observer:
             module,
             "faithfulness",
             lambda progress: take_faithfulness(module, probe, snapshot, rankings, progress),
+        )
+
+    def synergy(self, trainer: L.Trainer, module: L.LightningModule, probe: Probe, snapshot: Snapshot) -> Snapshot:
+        """Ablate the Bloats and the Heroes of a snapshot of the module as it is, each together, and random sets."""
+        roles, score = role_sets(snapshot)
+        components = snapshot.components
+        sets = with_controls(roles, len(components))
+        return self._observe(
+            trainer,
+            module,
+            "synergy",
+            lambda progress: take_synergy(module, probe, sets, components, score, progress),
         )
 
     def _observe(

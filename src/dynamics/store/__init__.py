@@ -3,6 +3,7 @@
 from dynamics.store.create import create_run
 from dynamics.store.provenance import provenance
 from dynamics.store.reader import Run, RunGroup, open_run
+from dynamics.store.runs import Runs, open_runs
 from dynamics.store.schema import Axis, ComponentInfo
 from dynamics.store.writer import RunWriter, check_target
 
@@ -12,8 +13,10 @@ __all__ = [
     "Run",
     "RunGroup",
     "RunWriter",
+    "Runs",
     "check_target",
     "create_run",
     "open_run",
+    "open_runs",
     "provenance",
 ]

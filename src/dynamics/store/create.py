@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynamics.store.schema import FAITHFULNESS, METRIC_ARRAYS, METRICS, SNAPSHOTS, TRAIN, TRAIN_ARRAYS, Axis
+from dynamics.store.schema import FAITHFULNESS, METRIC_ARRAYS, METRICS, SNAPSHOTS, SYNERGY, TRAIN, TRAIN_ARRAYS, Axis
 from dynamics.store.writer import RunWriter
 
 if TYPE_CHECKING:
     # For the type alone: the store must not import torch.
     from dynamics.faithfulness import Faithfulness
     from dynamics.snapshot import Snapshot
+    from dynamics.synergy import Synergy
 
 
 def create_run(
@@ -24,6 +25,7 @@ def create_run(
     target_counts: Sequence[int] | None = None,
     overwrite: bool = False,
     faithfulness: Faithfulness | None = None,
+    synergy: Synergy | None = None,
 ) -> RunWriter:
     """Create a run file that holds snapshots like the given one, and open it for writing; it has no rows yet.
 
@@ -34,6 +36,7 @@ def create_run(
         target_counts: Target tokens of each example, if they are known.
         overwrite: Replace an existing file.
         faithfulness: What a row of faithfulness will look like; ``None``: the run will hold none.
+        synergy: What a row of synergy will look like; ``None``: the run will hold none.
 
     Raises:
         RunFileError: If the file exists and may not be replaced, or cannot be written.
@@ -75,4 +78,7 @@ def create_run(
             Axis("kept", list(range(len(components) + 1)), "number of components kept, the highest ranked ones"),
         ]
         groups[FAITHFULNESS] = [(faithfulness.spec(name), faithfulness[name]) for name in faithfulness]
+    if synergy is not None:
+        axes.append(Axis("set", synergy.sets, "components that are ablated together"))
+        groups[SYNERGY] = [(synergy.spec(name), synergy[name]) for name in synergy]
     return RunWriter(path, axes, groups, metadata, overwrite)

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from dynamics.errors import RunFileError
-from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, TRAIN, VERSION, ComponentInfo
+from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, SYNERGY, TRAIN, VERSION, ComponentInfo
 
 if TYPE_CHECKING:
     import xarray
@@ -110,13 +110,16 @@ class Run(Mapping[str, np.ndarray]):
         train: The group of training gradients.
         metrics: The group of logged metrics: ``run.metrics["value"]`` is ``(step, metric)``.
         faithfulness: The group of faithfulness rows; ``None`` if the run recorded none.
+        synergy: The group of synergy rows; ``None`` if the run recorded none.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path, self._file = path, file
         self.metadata: dict[str, Any] = dict(json.loads(file.attrs["metadata"]))
         self.snapshots, self.train, self.metrics = (RunGroup(file[name], path) for name in (SNAPSHOTS, TRAIN, METRICS))
-        self.faithfulness = RunGroup(file[FAITHFULNESS], path) if FAITHFULNESS in file else None
+        self.faithfulness, self.synergy = (
+            RunGroup(file[name], path) if name in file else None for name in (FAITHFULNESS, SYNERGY)
+        )
         columns = [file[f"component{name}"] for name in ("", "_layer", "_kind", "_head")]
         labels, layers, kinds, heads = (
             column.asstr()[:] if h5py.check_string_dtype(column.dtype) else column[:].tolist() for column in columns
@@ -174,7 +177,7 @@ class Run(Mapping[str, np.ndarray]):
         ``method`` is the way to look up inexact labels, and xarray takes it for that.
 
         Args:
-            group: ``snapshots``, ``train``, ``metrics``, or ``faithfulness`` if the run recorded it.
+            group: ``snapshots``, ``train``, ``metrics``, or ``faithfulness`` or ``synergy`` if the run recorded it.
         """
         groups = {found.name: found for found in self._groups()}
         if group not in groups:
@@ -189,7 +192,7 @@ class Run(Mapping[str, np.ndarray]):
             group.refresh()
 
     def _groups(self) -> list[RunGroup]:
-        found = (self.snapshots, self.train, self.metrics, self.faithfulness)
+        found = (self.snapshots, self.train, self.metrics, self.faithfulness, self.synergy)
         return [group for group in found if group is not None]
 
     def close(self) -> None:

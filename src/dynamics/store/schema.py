@@ -11,11 +11,12 @@ FORMAT = "gap-dynamics run"
 VERSION = "1.1"
 """``major.minor``. A reader reads every minor version of its own major version.
 
-1.1 added the group ``faithfulness``.
+1.1 added the groups ``faithfulness`` and ``synergy``.
 """
 
-SNAPSHOTS, TRAIN, METRICS, FAITHFULNESS = "snapshots", "train", "metrics", "faithfulness"
-"""The groups, each with a ``step`` axis of its own; ``faithfulness`` only where it was asked for."""
+SNAPSHOTS, TRAIN, METRICS = "snapshots", "train", "metrics"
+FAITHFULNESS, SYNERGY = "faithfulness", "synergy"
+"""The groups, each with a ``step`` axis of its own; the last two only where they were asked for."""
 
 METRIC_NAME_BYTES = 128
 """Room for a metric's name: SWMR cannot write strings of variable length."""
