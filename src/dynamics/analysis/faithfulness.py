@@ -9,6 +9,7 @@ import pandas as pd
 from scipy.integrate import trapezoid
 
 from dynamics.analysis.importance import check_score
+from dynamics.analysis.tidy import tidy
 from dynamics.errors import AnalysisError
 from dynamics.store import Run, RunGroup
 
@@ -96,10 +97,9 @@ def faithfulness_table(run: Run, score: str = "exact_match") -> pd.DataFrame:
         (step, ranking, score, curve.cpr, curve.cmd, curve.full, curve.empty, curve.reason)
         for step, ranking, curve in _curves(run, score)
     ]
-    columns = ["step", "ranking", "score", "cpr", "cmd", "full", "empty", "reason"]
     numbers = dict.fromkeys(["cpr", "cmd", "full", "empty"], "float64")
     types = {"step": "int64", "ranking": "str", "score": "str", **numbers, "reason": "object"}
-    return pd.DataFrame(rows, columns=columns).astype(types)
+    return tidy(rows, types)
 
 
 def faithfulness_curves(run: Run, score: str = "exact_match") -> pd.DataFrame:
