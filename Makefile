@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-litgpt soak results bench compare-gim lint format clean help
 
 help:
-	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (about 2 minutes)"
+	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (2 to 3 minutes)"
 	@echo "make test   lint, type-check and run the tests"
 	@echo "make test-litgpt  run the tests of litgpt's models, which need an environment of their own"
 	@echo "make soak   run the slow checks"
