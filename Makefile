@@ -10,7 +10,7 @@ help:
 	@echo "make test   lint, type-check and run the tests"
 	@echo "make test-litgpt  run the tests of litgpt's models, which need an environment of their own"
 	@echo "make soak   run the slow checks"
-	@echo "make results train sorting and reversal at full size and rewrite the README's findings (an hour)"
+	@echo "make results train sorting and reversal at full size and rewrite the findings (an hour and a half)"
 	@echo "make bench  measure what a GIM backward pass costs beside the ordinary one"
 	@echo "make compare-gim  measure which of GIM's rules act where, here and in the reference package"
 	@echo "make format format the code"
@@ -50,7 +50,7 @@ test-litgpt: pyproject.toml constraints-litgpt.txt
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest -m soak
 
-# About an hour on one core: train the paper's two tasks anew and rewrite what the README says of them.
+# An hour and a half on one core: train the paper's two tasks anew and rewrite what the README says of them.
 results: demo
 	$(BIN)/python -m dynamics.train fit --config configs/sort.yaml --tracker.overwrite=true
 	$(BIN)/python -m dynamics.train fit --config configs/reverse.yaml --tracker.overwrite=true
