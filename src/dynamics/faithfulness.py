@@ -12,10 +12,10 @@ from dynamics.errors import MeasurementError
 from dynamics.measurements.clean import clean_run
 from dynamics.measurements.faithfulness import count_passes, kept_scores
 from dynamics.measurements.held_still import held_still
-from dynamics.measurements.scorer import bind
+from dynamics.measurements.scorer import Progress, Ticks, bind
 from dynamics.probe import Probe
 from dynamics.rankings import descending, possible_rankings, ranking_scores, select_rankings
-from dynamics.snapshot import Progress, Snapshot, to_numpy
+from dynamics.snapshot import Snapshot, to_numpy
 
 SPECS = {
     spec.name: spec
@@ -96,15 +96,8 @@ def take_faithfulness(
     names = select_rankings(rankings, possible_rankings(set(snapshot), snapshot.baselines, snapshot.methods))
     scores = ranking_scores(snapshot, names)
     orders = descending(scores)
-    done, total = 0, (1 + count_passes(orders.tolist())) * len(probe)
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    score = bind(model, components, probe, tick)
+    total = (1 + count_passes(orders.tolist())) * len(probe)
+    score = bind(model, components, probe, Ticks(progress, total))
     with held_still(model):
         clean = clean_run(score, components)
         if clean.sizes != snapshot.batch_sizes:

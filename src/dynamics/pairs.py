@@ -11,8 +11,8 @@ from torch import nn
 
 from dynamics.components import ComponentMap, find_components
 from dynamics.errors import MeasurementError
+from dynamics.measurements.scorer import Progress
 from dynamics.probe import Probe
-from dynamics.snapshot import Progress
 from dynamics.synergy import SCORES, ablate_sets
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -19,12 +19,9 @@ from dynamics.measurements.catalogue import CLEAN, MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
 from dynamics.measurements.held_still import held_still
 from dynamics.measurements.integrated_gradients import STEPS, check_steps
-from dynamics.measurements.scorer import bind
+from dynamics.measurements.scorer import Progress, Ticks, bind
 from dynamics.measurements.self_repair import THRESHOLD, check_threshold
 from dynamics.probe import Probe
-
-Progress = Callable[[int, int], None]
-"""``progress(done, total)``, in scored batches."""
 
 
 class Snapshot(Mapping[str, np.ndarray]):
@@ -158,16 +155,9 @@ def take_snapshot(
     if "attribution" in names and not methods:
         raise MeasurementError(f"attribution needs a method, out of {', '.join(METHODS)}; got none.")
     chosen = [MEASUREMENTS[name] for name in names]
-    done, total = 0, 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
+    ticks = Ticks(progress)
     subject = Subject(
-        bind(model, components, probe, tick),
+        bind(model, components, probe, ticks),
         components,
         baselines,
         methods,
@@ -176,7 +166,7 @@ def take_snapshot(
         check_steps(ig_steps),
         check_threshold(self_repair_threshold),
     )
-    total = sum(measurement.passes(subject) for measurement in chosen)
+    ticks.total = sum(measurement.passes(subject) for measurement in chosen)
     arrays: dict[str, np.ndarray] = {}
     with held_still(model):
         for measurement in chosen:

@@ -13,9 +13,9 @@ from dynamics.errors import MeasurementError
 from dynamics.measurements.clean import CleanRun, clean_run
 from dynamics.measurements.held_still import held_still
 from dynamics.measurements.joint_ablation import count_passes, joint_ablation
-from dynamics.measurements.scorer import bind
+from dynamics.measurements.scorer import Progress, Ticks, bind
 from dynamics.probe import Probe
-from dynamics.snapshot import Progress, Snapshot, to_numpy
+from dynamics.snapshot import Snapshot, to_numpy
 
 DRAWS = 10
 """Random sets that each set of components is held against, by default."""
@@ -163,15 +163,8 @@ def ablate_sets(
     model: nn.Module, probe: Probe, components: ComponentMap, sets: Sequence[Collection[int]], progress: Progress | None
 ) -> tuple[CleanRun, np.ndarray, np.ndarray]:
     """Return the unablated run, and losses and exact matches ``(sets, examples)`` with each set ablated."""
-    done, total = 0, (1 + count_passes(sets)) * len(probe)
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    score = bind(model, components, probe, tick)
+    total = (1 + count_passes(sets)) * len(probe)
+    score = bind(model, components, probe, Ticks(progress, total))
     with held_still(model):
         clean = clean_run(score, components)
         loss, match = joint_ablation(score, components, clean, sets)

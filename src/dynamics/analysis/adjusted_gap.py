@@ -8,7 +8,7 @@ import pandas as pd
 from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.ranks import rho_and_gaps
 from dynamics.analysis.resampling import Resampling, two_sided_p
-from dynamics.analysis.roles import BLOAT, HERO, check_threshold, classify_roles, default_threshold
+from dynamics.analysis.roles import BLOAT, HERO, chosen_threshold, classify_roles
 from dynamics.analysis.tidy import tidy
 from dynamics.store import Run
 
@@ -50,8 +50,7 @@ def adjusted_gap_table(
 def adjusted_gaps_of(sums: BatchSums, resampling: Resampling, threshold: float | None = None) -> pd.DataFrame:
     """Do what `adjusted_gap_table` does with sums that have been read already."""
     n = len(sums.components)
-    threshold = default_threshold(n) if threshold is None else threshold
-    check_threshold(threshold)
+    threshold = chosen_threshold(threshold, n)
     layers = np.array([component.layer for component in sums.components])
     counts = resampling.counts(len(sums.sizes))
     tables = []
@@ -121,8 +120,7 @@ def adjusted_count_table(
 def adjusted_counts_of(sums: BatchSums, resampling: Resampling, threshold: float | None = None) -> pd.DataFrame:
     """Do what `adjusted_count_table` does with sums that have been read already."""
     n = len(sums.components)
-    threshold = default_threshold(n) if threshold is None else threshold
-    check_threshold(threshold)
+    threshold = chosen_threshold(threshold, n)
     layers = np.array([component.layer for component in sums.components])
     together = layers[:, None] == layers
     orders = resampling.permutations(layers)

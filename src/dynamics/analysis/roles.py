@@ -32,9 +32,7 @@ def classify_roles(delta: ArrayLike, threshold: float | None = None) -> np.ndarr
         AnalysisError: If the threshold is not positive.
     """
     delta = np.asarray(delta, dtype=float)
-    if threshold is None:
-        threshold = default_threshold(delta.shape[-1])
-    check_threshold(threshold)
+    threshold = chosen_threshold(threshold, delta.shape[-1])
     conditions = [np.isnan(delta), delta <= -threshold, delta >= threshold]
     return np.select(conditions, [UNDEFINED, HERO, BLOAT], ALIGNED)
 
@@ -62,6 +60,13 @@ def chance_share(n: int, threshold: float) -> float:
     check_threshold(threshold)
     tau = min(math.ceil(threshold), n)
     return (n - tau) * (n - tau + 1) / (2 * n**2)
+
+
+def chosen_threshold(threshold: float | None, n: int) -> float:
+    """Return the threshold, by default `default_threshold` of n components; raise `AnalysisError` if it is no gap."""
+    chosen = default_threshold(n) if threshold is None else threshold
+    check_threshold(chosen)
+    return chosen
 
 
 def check_threshold(threshold: float) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dynamics.analysis.importance import recorded_importance
 from dynamics.analysis.rank_gap import RankGap, rank_gap
-from dynamics.analysis.roles import BLOAT, HERO, UNDEFINED, chance_share, classify_roles, default_threshold
+from dynamics.analysis.roles import BLOAT, HERO, UNDEFINED, chance_share, chosen_threshold, classify_roles
 from dynamics.errors import AnalysisError
 from dynamics.store import ComponentInfo, Run
 
@@ -141,7 +141,7 @@ def read_timeline(
         AnalysisError: If the run lacks what is needed, has no snapshot yet, or an argument is out of range.
     """
     n = len(run.components)
-    threshold = default_threshold(n) if threshold is None else threshold
+    threshold = chosen_threshold(threshold, n)
     gradient, causal = recorded_importance(run, baseline, score)
     if not len(gradient):
         raise AnalysisError(f"{run.path} has no snapshots yet; try again once the training has taken its first.")

@@ -11,7 +11,7 @@ from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.rank_gap import RankGap
 from dynamics.analysis.ranks import correlate, rho_and_gaps
 from dynamics.analysis.resampling import Resampling, two_sided_p
-from dynamics.analysis.roles import check_threshold, default_threshold
+from dynamics.analysis.roles import chosen_threshold
 from dynamics.store import Run
 
 
@@ -212,8 +212,7 @@ def read_uncertainty(
 def uncertainty_of(sums: BatchSums, resampling: Resampling, threshold: float | None = None) -> Uncertainty:
     """Do what `read_uncertainty` does with sums that have been read already."""
     n = len(sums.components)
-    threshold = default_threshold(n) if threshold is None else threshold
-    check_threshold(threshold)
+    threshold = chosen_threshold(threshold, n)
     counts, permutations = resampling.counts(len(sums.sizes)), resampling.permutations(np.zeros(n, dtype=int))
     snapshots = tuple(
         resample_snapshot(sums, row, threshold, resampling, counts, permutations) for row in range(len(sums.steps))

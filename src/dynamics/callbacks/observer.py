@@ -20,9 +20,10 @@ from dynamics.errors import ConfigurationError
 from dynamics.faithfulness import take_faithfulness
 from dynamics.measurements.catalogue import MEASUREMENTS
 from dynamics.measurements.gim import GIMRules
+from dynamics.measurements.scorer import Progress
 from dynamics.probe import Probe
 from dynamics.rankings import possible_rankings
-from dynamics.snapshot import Progress, Snapshot, take_snapshot
+from dynamics.snapshot import Snapshot, take_snapshot
 from dynamics.synergy import take_synergy, with_controls
 
 Taken = TypeVar("Taken", bound=Snapshot)

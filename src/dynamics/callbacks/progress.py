@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from tqdm import tqdm
 
-from dynamics.snapshot import Progress
+from dynamics.measurements.scorer import Progress
 
 SHOWN_AFTER = 3.0
 """Seconds before anything is shown: most snapshots are over by then."""

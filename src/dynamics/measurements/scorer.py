@@ -15,6 +15,27 @@ from dynamics.components import ComponentMap
 from dynamics.errors import DynamicsError, MeasurementError, ProbeError
 from dynamics.probe import Probe
 
+Progress = Callable[[int, int], None]
+"""``progress(done, total)``, in scored batches."""
+
+
+class Ticks:
+    """Counts scored batches, and tells a progress display of each.
+
+    Attributes:
+        total: How many there will be.
+    """
+
+    def __init__(self, progress: Progress | None, total: int = 0) -> None:
+        self.total = total
+        self._progress, self._done = progress, 0
+
+    def __call__(self) -> None:
+        """Count one."""
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self.total)
+
 
 @dataclass(frozen=True)
 class Scorer:
