@@ -7,7 +7,7 @@ import pytest
 from dynamics import open_run
 from dynamics.analysis import faithfulness_table
 from dynamics.errors import AnalysisError
-from dynamics.plot import draw_run, figure, read_tables
+from dynamics.plot import Tables, draw_run, figure
 from dynamics.plot.palette import FAINT, GREEN, INK, OCHRE, PURPLE, ROSE
 from tests.analysis.runs import random_faithfulness, random_run
 from tests.plot.pages import Page
@@ -82,7 +82,7 @@ def test_a_whole_model_that_is_no_better_than_none_leaves_a_gap(tmp_path):
         rows[1]["kept_loss"] = rows[1]["kept_loss"][:, ::-1]
 
     path = faithful_run(tmp_path / "run.h5", steps=(0, 10, 20), rankings=("gim", "random"), change=change)
-    specification = figure(read_tables(open_run(path)), score="loss")
+    specification = figure(Tables(open_run(path)), score="loss").to_dict()
     shown = [row["shown"] for row in specification["datasets"]["faithfulness"] if row["score"] == "loss"]
     assert [value is None for value in shown] == [False, True, False] * 2
     # The tooltip still has the number, and the two scores that explain it.
@@ -119,7 +119,7 @@ def test_values_far_beyond_stay_within_the_panel(tmp_path):
         rows[0]["kept_loss"][:, 3] = np.float32(-500)
 
     path = faithful_run(tmp_path / "run.h5", change=change)
-    specification = figure(read_tables(open_run(path)), score="loss", panels=("faithfulness",))
+    specification = figure(Tables(open_run(path)), score="loss", panels=("faithfulness",)).to_dict()
     [panel] = specification["vconcat"]
     domains = [layer["encoding"]["y"]["scale"]["domain"] for layer in panel["layer"] if layer["mark"].get("clip")]
     assert domains == [[0, 1.5]] * 2

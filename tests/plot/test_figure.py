@@ -7,15 +7,19 @@ import pytest
 
 from dynamics import open_run
 from dynamics.errors import AnalysisError
-from dynamics.plot import draw_run, figure, read_tables
+from dynamics.plot import Tables, draw_run
+from dynamics.plot.figure import figure as chart_of
 from dynamics.plot.palette import BLOAT, GREEN, HERO, INK, OCHRE, PURPLE, ROSE
 from tests.analysis.runs import components, random_arrays, random_run, write_run
 from tests.plot.pages import Page
 
 
 def tables(path, **options):
-    with open_run(path) as run:
-        return read_tables(run, **options)
+    return Tables(open_run(path), **options)
+
+
+def figure(*arguments, **options):
+    return chart_of(*arguments, **options).to_dict()
 
 
 def count(text, colour):

@@ -15,6 +15,7 @@ from dynamics.analysis.faithfulness import (
     faithfulness_curves,
     faithfulness_table,
 )
+from dynamics.analysis.findings import Findings, ScoreFindings
 from dynamics.analysis.grokking import GrokkingReport, grokking_report
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.lead_lag import events_table, largest_change, lead_lag_table, weight_norm_turn
@@ -50,10 +51,12 @@ __all__ = [
     "Crossing",
     "ExperimentTables",
     "FaithfulnessCurve",
+    "Findings",
     "GrokkingReport",
     "GrokkingRule",
     "RankGap",
     "Resampling",
+    "ScoreFindings",
     "SeedInterval",
     "SigmoidFit",
     "SynergyRatios",

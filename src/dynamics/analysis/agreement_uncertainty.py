@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,8 +62,11 @@ def agreement_uncertainty_table(
     Raises:
         AnalysisError: If the run lacks what is needed, has no snapshot yet, or an argument is out of range.
     """
-    resampling = Resampling(level, resamples, seed)
-    causal = _causal(run, baseline, score)
+    return agreement_of(run, _causal(run, baseline, score), Resampling(level, resamples, seed))
+
+
+def agreement_of(run: Run, causal: Sequence[BatchSums], resampling: Resampling) -> pd.DataFrame:
+    """Do what `agreement_uncertainty_table` does for causal importances that have been read already."""
     counts = resampling.counts(len(causal[0].sizes))
     orders = resampling.permutations(np.zeros(len(run.components), dtype=int))
     rows = []
@@ -101,13 +104,20 @@ def ablation_agreement_table(
     Raises:
         AnalysisError: If the run lacks what is needed, has no snapshot yet, or an argument is out of range.
     """
-    resampling = Resampling(level, resamples, seed)
-    orders = resampling.permutations(np.zeros(len(run.components), dtype=int))
-    rows = []
+    pairs = {}
     for name in _scores(run, score):
-        pair = read_batch_sums_of(run, ("mean", "zero"), name)
+        mean, zero = read_batch_sums_of(run, ("mean", "zero"), name)
+        pairs[name] = (mean, zero)
+    return both_baselines_of(pairs, Resampling(level, resamples, seed))
+
+
+def both_baselines_of(pairs: Mapping[str, tuple[BatchSums, BatchSums]], resampling: Resampling) -> pd.DataFrame:
+    """Do what `ablation_agreement_table` does with sums read already: by mean and by zero ablation, for each score."""
+    rows = []
+    for name, pair in pairs.items():
         counts = resampling.counts(len(pair[0].sizes))
-        for row, step in enumerate(run.steps):
+        orders = resampling.permutations(np.zeros(len(pair[0].components), dtype=int))
+        for row, step in enumerate(pair[0].steps):
             mean, zero = (
                 _ranked_causal(sums, row, counts, f"causal importance by {sums.baseline} ablation") for sums in pair
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dynamics.analysis.importance import check_recorded, example_gains, gradient_magnitude
+from dynamics.analysis.importance import check_recorded, example_gains, gradient_magnitude, require_snapshots
 from dynamics.analysis.rank_gap import RankGap, rank_gap
 from dynamics.analysis.resampling import resampled_means
 from dynamics.errors import AnalysisError
@@ -81,8 +81,7 @@ def read_batch_sums_of(run: Run, baselines: Sequence[str], score: str) -> list[B
     """Do what `read_batch_sums` does for several baselines in one pass over the file, in their order."""
     for baseline in baselines:
         check_recorded(run, baseline, score)
-    if not len(run.steps):
-        raise AnalysisError(f"{run.path} has no snapshots yet; try again once the training has taken its first.")
+    require_snapshots(run)
     norms = run["gradient_norm"].astype(float)
     batches = ExampleBatches(run)
     shape = (len(baselines), len(norms), len(run.components))

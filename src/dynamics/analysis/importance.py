@@ -107,3 +107,9 @@ def require(run: Run, name: str, measurement: str) -> None:
             f"{run.path} has no {name!r}, which this analysis needs; it holds {', '.join(run)}. "
             f'Track again with measurements="all", or with {measurement!r} among them.'
         )
+
+
+def require_snapshots(run: Run) -> None:
+    """Raise `AnalysisError` if the run has no snapshot yet."""
+    if not len(run.steps):
+        raise AnalysisError(f"{run.path} has no snapshots yet; try again once the training has taken its first.")

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dynamics.analysis.importance import recorded_importance
-from dynamics.analysis.rank_gap import RankGap, rank_gap
+from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
+from dynamics.analysis.rank_gap import RankGap
 from dynamics.analysis.roles import BLOAT, HERO, UNDEFINED, chance_share, chosen_threshold, classify_roles
-from dynamics.errors import AnalysisError
 from dynamics.store import ComponentInfo, Run
 
 
@@ -140,16 +139,20 @@ def read_timeline(
     Raises:
         AnalysisError: If the run lacks what is needed, has no snapshot yet, or an argument is out of range.
     """
-    n = len(run.components)
+    return timeline_of(read_batch_sums(run, baseline, score), threshold)
+
+
+def timeline_of(sums: BatchSums, threshold: float | None = None) -> Timeline:
+    """Do what `read_timeline` does with sums that have been read already."""
+    n = len(sums.components)
     threshold = chosen_threshold(threshold, n)
-    gradient, causal = recorded_importance(run, baseline, score)
-    if not len(gradient):
-        raise AnalysisError(f"{run.path} has no snapshots yet; try again once the training has taken its first.")
-    gaps = tuple(rank_gap(g, c) for g, c in zip(gradient, causal, strict=True))
+    gaps = tuple(sums.gap(row) for row in range(len(sums.steps)))
     roles = np.array(
         [classify_roles(gap.delta if gap.reason is None else np.full(n, np.nan), threshold) for gap in gaps]
     )
-    return Timeline(run.components, baseline, score, threshold, run.steps, gradient, causal, gaps, roles)
+    return Timeline(
+        sums.components, sums.baseline, sums.score, threshold, sums.steps, sums.gradient, sums.causal, gaps, roles
+    )
 
 
 def gap_table(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dynamics.analysis import SCORES
 from dynamics.errors import DynamicsError
-from dynamics.plot.figure import PANELS, SCALES
+from dynamics.plot.figure import ALL, CHARTS, PANELS, SCALES
 from dynamics.plot.output import draw_run
 
 
@@ -47,12 +47,17 @@ def parser() -> argparse.ArgumentParser:
         "--x", choices=SCALES, default="linear", help="step axis; symlog gives early steps more room (default linear)"
     )
     result.add_argument(
+        "--chart",
+        choices=(*CHARTS, ALL),
+        default="timeline",
+        help="which chart to draw (default timeline); all: every panel on one page, linked",
+    )
+    result.add_argument(
         "--panels",
         nargs="+",
         choices=PANELS,
-        default=tuple(PANELS),
         metavar="PANEL",
-        help=f"which panels to draw (default all): {', '.join(PANELS)}",
+        help=f"which panels to draw, instead of those of a chart: {', '.join(PANELS)}",
     )
     return result
 
@@ -68,7 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = parser().parse_args(arguments)
     try:
-        print(draw_run(given.run, given.output, given.score, given.baseline, given.threshold, given.x, given.panels))
+        path = draw_run(
+            given.run,
+            given.output,
+            given.score,
+            given.baseline,
+            given.threshold,
+            given.x,
+            given.chart,
+            given.panels,
+        )
+        print(path)
     except DynamicsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ import pandas as pd
 from dynamics.plot.axes import Panel, StepAxis, named, rows
 from dynamics.plot.marks import labels, number, point_size, rules, spread, tooltip
 from dynamics.plot.palette import FAINT, GREEN, INK, OCHRE, ROSE, WIDTH
-from dynamics.plot.roles_panel import ROLES_BY
+from dynamics.plot.parameters import ROLES_BY
 
 HEIGHT = 165
 MEASURES = {

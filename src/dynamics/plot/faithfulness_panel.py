@@ -9,7 +9,7 @@ from dynamics.plot.agreement_panel import MEASURES
 from dynamics.plot.axes import Panel, StepAxis, named, rows
 from dynamics.plot.marks import labels, number, point_size, rules, spread, tooltip
 from dynamics.plot.palette import FAINT, MUTED, PURPLE, WIDTH
-from dynamics.plot.roles_panel import ROLES_BY
+from dynamics.plot.parameters import ROLES_BY
 
 HEIGHT = 165
 _LINE = 13.5

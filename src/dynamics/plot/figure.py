@@ -1,9 +1,8 @@
-"""The picture: all panels below each other, on one step axis, as a Vega-Lite specification that carries its data."""
+"""The picture: all panels of a chart below each other, as one Altair chart that carries its data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 import altair as alt
 
@@ -15,8 +14,9 @@ from dynamics.plot.axes import Data, Panel, StepAxis
 from dynamics.plot.faithfulness_panel import curve_panel, faithfulness_panel
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
+from dynamics.plot.parameters import roles_by
 from dynamics.plot.rho_panel import rho_panel
-from dynamics.plot.roles_panel import ROLES_BY, roles_panel
+from dynamics.plot.roles_panel import roles_panel
 from dynamics.plot.self_repair_panel import self_repair_panel
 from dynamics.plot.tables import Tables
 
@@ -37,22 +37,42 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
 WITHOUT_STEPS = ("curve",)
-"""The panels that have another horizontal axis than the optimizer steps; they lie below all others."""
+"""The panels that have another horizontal axis than the optimizer steps."""
+CHARTS: dict[str, tuple[str, ...]] = {
+    "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
+}
+"""The charts of a run by name: each is some panels, whose selections are linked."""
+ALL = "all"
+"""Name of the chart that has every panel."""
+
+
+def panels_of(chart: str) -> tuple[str, ...]:
+    """Return the panels of a chart, from top to bottom.
+
+    Args:
+        chart: One of `CHARTS`, or ``"all"``.
+
+    Raises:
+        AnalysisError: If the chart is unknown.
+    """
+    if chart == ALL:
+        return tuple(PANELS)
+    if chart not in CHARTS:
+        raise AnalysisError(f"the chart must be one of {', '.join((*CHARTS, ALL))}; got {chart!r}.")
+    return tuple(name for name in PANELS if name in CHARTS[chart])
 
 
 def figure(
     tables: Tables,
     score: str = "exact_match",
     x: str = "linear",
-    panels: Collection[str] = tuple(PANELS),
+    panels: Collection[str] = CHARTS["timeline"],
     title: bool = True,
-) -> dict[str, Any]:
-    """Return the picture of a run as a Vega-Lite specification, data included.
-
-    Large tables are carried column by column, and the rows made by the chart.
+) -> alt.VConcatChart:
+    """Return a picture of a run, data included.
 
     Args:
-        tables: What `read_tables` returns.
+        tables: The tables of the run.
         score: What the roles shown first come from: ``"exact_match"`` or ``"loss"``.
         x: ``"linear"`` or ``"symlog"`` steps.
         panels: Which of `PANELS` to draw; their order is always the same.
@@ -66,12 +86,7 @@ def figure(
         raise AnalysisError(f"the step axis must be one of {', '.join(SCALES)}; got {x!r}.")
     if not panels or not set(panels) <= set(PANELS):
         raise AnalysisError(f"the panels must be some of {', '.join(PANELS)}; got {', '.join(panels) or 'none'}.")
-    axis = StepAxis(tables.cells["step"].unique(), tables.accuracy["step"].to_numpy(), x)
-    choice = alt.param(
-        name=ROLES_BY,
-        value=score,
-        bind=alt.binding_select(options=["exact_match", "loss"], labels=["accuracy", "loss"], name="C by "),
-    )
+    axis = StepAxis(tables.run.steps, tables.accuracy["step"].to_numpy(), x)
     chosen = {name: build for name, build in PANELS.items() if name in panels}
     filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
     if not filled:
@@ -79,18 +94,35 @@ def figure(
     # Only the lowest one names the steps.
     for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
-    drawn = list(filled.values())
+    explanation = " ".join(word for pair in EXPLANATION for word in pair)
+    brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
+    return assemble(list(filled.values()), [roles_by(score)], (tables.name, [explanation, brief]) if title else None)
+
+
+def assemble(
+    panels: Sequence[Panel], parameters: Sequence[alt.Parameter], title: tuple[str, Sequence[str]] | None
+) -> alt.VConcatChart:
+    """Return panels below each other as one chart with their data, in the style of all charts.
+
+    Args:
+        panels: The panels, from top to bottom.
+        parameters: Parameters that no panel brings itself.
+        title: What stands above, and the lines below that; ``None``: nothing.
+    """
+    data: Data = {}
+    for _, panel_data in panels:
+        data |= panel_data
     chart = (
-        alt.vconcat(*(chart for chart, _ in drawn), spacing=34)
-        .add_params(choice)
+        alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
+        .add_params(*parameters)
         .resolve_scale(color="independent", y="independent", x="independent")
     )
-    if title:
-        brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
+    if title is not None:
+        text, lines = title
         chart = chart.properties(
             title=alt.Title(
-                tables.name,
-                subtitle=[" ".join(word for pair in EXPLANATION for word in pair), brief],
+                text,
+                subtitle=list(lines),
                 fontSize=21,
                 subtitleFontSize=12.5,
                 subtitleColor=MUTED,
@@ -99,11 +131,4 @@ def figure(
                 subtitleLineHeight=18,
             )
         )
-    specification: dict[str, Any] = chart.to_dict()
-    specification["config"] = config()
-    data: Data = {}
-    for _, panel_data in drawn:
-        data |= panel_data
-    # Added last: the schema check that Altair makes would go through every row.
-    specification["datasets"] = data
-    return specification
+    return chart

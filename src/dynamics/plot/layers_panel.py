@@ -12,7 +12,7 @@ import pandas as pd
 from dynamics.plot.axes import Panel, StepAxis, columns, flattened
 from dynamics.plot.marks import labels, number, pixels, rules, tooltip
 from dynamics.plot.palette import BLOAT, FAINT, HERO, INK, MUTED, WIDTH
-from dynamics.plot.roles_panel import ROLES_BY
+from dynamics.plot.parameters import ROLES_BY
 
 
 def layers_panel(layers: pd.DataFrame, axis: StepAxis) -> Panel:

@@ -11,9 +11,9 @@ import vl_convert
 
 from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
-from dynamics.plot.figure import PANELS, figure
+from dynamics.plot.figure import figure, panels_of
 from dynamics.plot.page import page
-from dynamics.plot.tables import read_tables
+from dynamics.plot.tables import Tables
 from dynamics.store import open_run
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
@@ -51,7 +51,8 @@ def draw_run(
     baseline: str = "mean",
     threshold: float | None = None,
     x: str = "linear",
-    panels: Collection[str] = tuple(PANELS),
+    chart: str = "timeline",
+    panels: Collection[str] | None = None,
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -62,7 +63,8 @@ def draw_run(
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
         x: ``"linear"``, or ``"symlog"`` to give early steps more room.
-        panels: Which panels to draw, of ``accuracy``, ``rho``, ``roles`` and ``layers``.
+        chart: Which of `CHARTS` to draw, or ``"all"``.
+        panels: Which of `PANELS` to draw instead of the chart's own.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -70,17 +72,18 @@ def draw_run(
         PlotError: If the picture cannot be written where, or as what, it was asked for.
     """
     path = output_path(run_path, output)
-    with open_run(run_path) as run:
-        tables = read_tables(run, baseline, threshold)
     kind = path.suffix.lower()
-    specification = figure(tables, score, x, panels, title=kind != ".html")
-    content: str | bytes
-    if kind == ".html":
-        content = page(specification, tables.name, tables.facts, len(tables.cells))
-    elif kind == ".json":
-        content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
-    else:
-        content = _picture(specification, kind)
+    chosen = panels_of(chart) if panels is None else panels
+    with open_run(run_path) as run:
+        tables = Tables(run, baseline, threshold)
+        specification = figure(tables, score, x, chosen, title=kind != ".html").to_dict()
+        content: str | bytes
+        if kind == ".html":
+            content = page(specification, tables.name, tables.facts, len(run.steps) * len(run.components))
+        elif kind == ".json":
+            content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
+        else:
+            content = _picture(specification, kind)
     try:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:

@@ -12,9 +12,8 @@ import pandas as pd
 from dynamics.plot.axes import Panel, StepAxis, columns, flattened
 from dynamics.plot.marks import labels, number, pixels, tooltip
 from dynamics.plot.palette import FAINT, INK, MUTED, ROLE_COLOURS, WIDTH
+from dynamics.plot.parameters import ROLES_BY
 
-ROLES_BY = "roles_by"
-"""The parameter that says which score the roles come from."""
 _LEGEND = {
     "hero": "Hidden Hero",
     "bloat": "Gradient Bloat",

@@ -2,98 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
-from dynamics.analysis import (
-    SCORES,
-    accuracy_table,
-    agreement_table,
-    faithfulness_curves,
-    faithfulness_table,
-    read_timeline,
-    self_repair_by_layer,
-    thin,
-)
+from dynamics.analysis import Findings, faithfulness_curves, faithfulness_table, self_repair_by_layer, thin
+from dynamics.analysis.importance import SCORES, require_snapshots
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
 
 
-@dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables behind a picture.
+    """The tables behind a picture of a run, each made when a panel asks for it; the run must be open until then.
 
-    Attributes:
-        name: Name of the run.
-        facts: What to know about the run, by name.
-        accuracy: ``step, series, accuracy, averaged``.
-        rho: ``step, score, rho, p_value, reason, heroes, bloats, chance, threshold``, both scores below each other.
-        agreement: ``step, score, measure, rho, p_value, reason``, both scores below each other.
-        cells: One row per snapshot and component: ``step, component, layer, kind, head, gradient, rank_gradient``, and
-            ``causal, rank_causal, delta, role`` for each score, as ``delta_loss``.
-        layers: One row per snapshot and layer: ``step, layer, components, chance``, and ``heroes, bloats`` for each
-            score.
-        self_repair: ``step, layer, rows, interaction``; no row if the run has none.
-        faithfulness: ``step, ranking, score, cpr, cmd, full, empty, reason``, both scores below each other; no row if
-            the run has none.
-        curves: ``step, ranking, score, kept, faithfulness``, both scores below each other.
-    """
-
-    name: str
-    facts: tuple[Fact, ...]
-    accuracy: pd.DataFrame
-    rho: pd.DataFrame
-    agreement: pd.DataFrame
-    cells: pd.DataFrame
-    layers: pd.DataFrame
-    self_repair: pd.DataFrame
-    faithfulness: pd.DataFrame
-    curves: pd.DataFrame
-
-
-def read_tables(run: Run, baseline: str = "mean", threshold: float | None = None) -> Tables:
-    """Analyse a run for a picture of it.
+    Where a table holds what depends on the score that C is measured in, it holds both: below each other, told apart by
+    ``score``, or side by side, as ``delta_loss``.
 
     Args:
         run: An open run.
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
 
+    Attributes:
+        name: Name of the run.
+        findings: Where the tables come from.
+
     Raises:
-        AnalysisError: If the run lacks what is needed, or has no snapshot yet.
+        AnalysisError: If the run has no snapshot yet; from a table, if it lacks what that needs.
     """
-    timelines = {score: read_timeline(run, baseline, score, threshold) for score in SCORES}
-    return Tables(
+
+    def __init__(self, run: Run, baseline: str = "mean", threshold: float | None = None) -> None:
+        require_snapshots(run)
+        self.run, self.findings = run, Findings(run, baseline, threshold)
         # Runs are told apart by their folders when all files have the usual name.
-        run.path.resolve().parent.name if run.path.name == "run.h5" else run.path.stem,
-        facts(run, timelines[SCORES[0]]),
-        thin(accuracy_table(run)),
-        pd.concat([timeline.rho_table() for timeline in timelines.values()], ignore_index=True),
-        pd.concat([agreement_table(run, baseline, score) for score in SCORES], ignore_index=True),
-        _side_by_side(
-            {score: timeline.gap_table() for score, timeline in timelines.items()},
-            ["causal", "rank_causal", "delta", "role"],
-        ),
-        _side_by_side({score: timeline.layer_table() for score, timeline in timelines.items()}, ["heroes", "bloats"]),
-        _self_repair(run),
-        *_faithfulness(run),
-    )
+        self.name = run.path.resolve().parent.name if run.path.name == "run.h5" else run.path.stem
 
+    @cached_property
+    def facts(self) -> tuple[Fact, ...]:
+        """Return what to know about the run, by name."""
+        return facts(self.run, self.findings.by[SCORES[0]].timeline)
 
-def _self_repair(run: Run) -> pd.DataFrame:
-    if "self_repair_rows" not in set(run):
-        return pd.DataFrame(columns=["step", "layer", "rows", "interaction"])
-    return self_repair_by_layer(run)
+    @cached_property
+    def accuracy(self) -> pd.DataFrame:
+        """Return ``step, series, accuracy, averaged``."""
+        return thin(self.findings.accuracy)
 
+    @cached_property
+    def rho(self) -> pd.DataFrame:
+        """Return `ScoreFindings.rho` of both scores, below each other."""
+        return pd.concat([found.rho for found in self.findings.by.values()], ignore_index=True)
 
-def _faithfulness(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
-    if run.faithfulness is None:
-        return pd.DataFrame(columns=["step"]), pd.DataFrame(columns=["step"])
-    return (
-        pd.concat([faithfulness_table(run, score) for score in SCORES], ignore_index=True),
-        pd.concat([faithfulness_curves(run, score) for score in SCORES], ignore_index=True),
-    )
+    @cached_property
+    def agreement(self) -> pd.DataFrame:
+        """Return `Findings.agreement`: ``step, baseline, score, measure, rho, low, high, ..., reason``."""
+        return self.findings.agreement
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """Return a row for each snapshot and component.
+
+        ``snapshot`` (its row in the file), ``step, component, layer, kind, head, gradient, rank_gradient``, and
+        ``causal, rank_causal, delta, role, p_hero, p_bloat`` for each score.
+        """
+        parts = {}
+        for score, found in self.findings.by.items():
+            probability = found.role_probability[["p_hero", "p_bloat"]]
+            parts[score] = pd.concat([found.timeline.gap_table(), probability], axis=1)
+        cells = _side_by_side(parts, ["causal", "rank_causal", "delta", "role", "p_hero", "p_bloat"])
+        cells.insert(0, "snapshot", cells.index // len(self.run.components))
+        return cells
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """Return a row for each snapshot and layer: ``step, layer, components, chance``, and both counts by score."""
+        parts = {score: found.timeline.layer_table() for score, found in self.findings.by.items()}
+        return _side_by_side(parts, ["heroes", "bloats"])
+
+    @cached_property
+    def self_repair(self) -> pd.DataFrame:
+        """Return ``step, layer, rows, interaction``; no row if the run has none."""
+        if "self_repair_rows" not in set(self.run):
+            return pd.DataFrame(columns=["step", "layer", "rows", "interaction"])
+        return self_repair_by_layer(self.run)
+
+    @cached_property
+    def faithfulness(self) -> pd.DataFrame:
+        """Return ``step, ranking, score, cpr, cmd, full, empty, reason``; no row if the run has none."""
+        if self.run.faithfulness is None:
+            return pd.DataFrame(columns=["step"])
+        return pd.concat([faithfulness_table(self.run, score) for score in SCORES], ignore_index=True)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Return ``step, ranking, score, kept, faithfulness``; no row if the run has none."""
+        if self.run.faithfulness is None:
+            return pd.DataFrame(columns=["step"])
+        return pd.concat([faithfulness_curves(self.run, score) for score in SCORES], ignore_index=True)
 
 
 def _side_by_side(tables: dict[str, pd.DataFrame], by_score: list[str]) -> pd.DataFrame:
