@@ -6,7 +6,15 @@ from functools import cached_property
 
 import pandas as pd
 
-from dynamics.analysis import Findings, faithfulness_curves, faithfulness_table, self_repair_by_layer, thin
+from dynamics.analysis import (
+    Findings,
+    faithfulness_curves,
+    faithfulness_table,
+    mean_attribution,
+    self_repair_by_layer,
+    signed_share,
+    thin,
+)
 from dynamics.analysis.importance import SCORES, require_snapshots
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
@@ -70,6 +78,21 @@ class Tables:
             parts[score] = pd.concat([found.timeline.gap_table(), probability], axis=1)
         cells = _side_by_side(parts, ["causal", "rank_causal", "delta", "role", "p_hero", "p_bloat"])
         cells.insert(0, "snapshot", cells.index // len(self.run.components))
+        return cells
+
+    @cached_property
+    def shares(self) -> pd.DataFrame:
+        """Return a row for each snapshot and component: what C and every attribution method say of it.
+
+        ``step, component, layer``; ``value_NAME`` in its own unit and ``share_NAME`` (`signed_share`), where NAME is a
+        score of C (``exact_match``, ``loss``) or an attribution method; no row if the run has no attributions.
+        """
+        if "attribution" not in set(self.run):
+            return pd.DataFrame(columns=["step", "component", "layer"])
+        causal = {score: found.timeline.causal for score, found in self.findings.by.items()}
+        cells = self.findings.by[SCORES[0]].timeline.gap_table()[["step", "component", "layer"]]
+        for name, values in {**causal, **mean_attribution(self.run)}.items():
+            cells[f"value_{name}"], cells[f"share_{name}"] = values.ravel(), signed_share(values).ravel()
         return cells
 
     @cached_property
