@@ -20,6 +20,7 @@ from dynamics.plot.parameters import method, roles_by
 from dynamics.plot.rho_panel import rho_panel
 from dynamics.plot.roles_panel import roles_panel
 from dynamics.plot.self_repair_panel import self_repair_panel
+from dynamics.plot.synergy_panel import joint_panel, ratio_panel
 from dynamics.plot.tables import Tables
 
 EXPLANATION = (
@@ -37,14 +38,18 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),
     "causal_map": lambda tables, axis: causal_map_panel(tables.shares, axis),
     "attribution_map": lambda tables, axis: attribution_map_panel(tables.shares, axis),
+    "ratio_to_sum": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_sum"),
+    "ratio_to_mean": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_mean"),
+    "joint": lambda tables, _: joint_panel(tables.joint),
     "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
-WITHOUT_STEPS = ("curve",)
+WITHOUT_STEPS = ("joint", "curve")
 """The panels that have another horizontal axis than the optimizer steps."""
 CHARTS: dict[str, tuple[str, ...]] = {
     "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
     "heatmap": ("causal_map", "attribution_map"),
+    "synergy": ("ratio_to_sum", "ratio_to_mean", "joint"),
 }
 """The charts of a run by name: each is some panels, whose selections are linked."""
 ALL = "all"

@@ -10,6 +10,7 @@ from dynamics.analysis import (
     Findings,
     faithfulness_curves,
     faithfulness_table,
+    joint_ablation_table,
     mean_attribution,
     self_repair_by_layer,
     signed_share,
@@ -107,6 +108,17 @@ class Tables:
         if "self_repair_rows" not in set(self.run):
             return pd.DataFrame(columns=["step", "layer", "rows", "interaction"])
         return self_repair_by_layer(self.run)
+
+    @cached_property
+    def joint(self) -> pd.DataFrame:
+        """Return the table of `joint_ablation_table`; no row if the run has no synergy."""
+        return pd.DataFrame(columns=["step"]) if self.run.synergy is None else joint_ablation_table(self.run)
+
+    @cached_property
+    def synergy(self) -> pd.DataFrame:
+        """Return the table of `synergy_table`; no row if the run has no synergy."""
+        found = self.findings.synergy
+        return pd.DataFrame(columns=["step"]) if found is None else found
 
     @cached_property
     def faithfulness(self) -> pd.DataFrame:
