@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 
 import altair as alt
@@ -112,11 +113,12 @@ def assemble(
     data: Data = {}
     for _, panel_data in panels:
         data |= panel_data
-    chart = (
-        alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-        .add_params(*parameters)
-        .resolve_scale(color="independent", y="independent", x="independent")
-    )
+    with warnings.catch_warnings():
+        # One selection for all panels is what links them; Altair warns that it makes one of many.
+        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
+        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
+    own = dict.fromkeys(("color", "fill", "stroke", "shape", "x", "y"), "independent")
+    chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title
         chart = chart.properties(
