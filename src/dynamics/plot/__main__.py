@@ -111,7 +111,8 @@ def _draw(given: argparse.Namespace) -> Path:
     """Draw what the arguments ask for, and return where it is."""
     files = run_files(given.run)
     several = len(files) > 1
-    chart = given.chart or (SEEDS if several else "timeline")
+    of_seeds = several or (given.panels and set(given.panels) <= set(SEED_PANELS))
+    chart = given.chart or (SEEDS if of_seeds else "timeline")
     if several and chart not in (SEEDS, ALL):
         raise PlotError(
             f"the chart {chart} shows one run, and {len(files)} were given; draw each by itself, or all together with "

@@ -26,12 +26,11 @@ def seeds_facts(runs: Runs, findings: SeedFindings) -> tuple[Fact, ...]:
     timeline = findings.by[SCORES[0]].timelines[0]
     n, layers = len(timeline.components), len({component.layer for component in timeline.components})
     inside = [int(snapshots_in_window(run, findings.window).sum()) for run in runs]
-    have = sum(count > 0 for count in inside)
     expected = timeline.chance * n
     found = [
         Fact("Runs", f"{len(runs)} ({_listed(runs.names)})"),
         Fact("Snapshots", _snapshots(runs)),
-        Fact("Window", f"{window_words(findings.window)}: {sum(inside):,} snapshots of {have} of {len(runs)} runs"),
+        Fact("Window", f"{window_words(findings.window)}: {_inside(inside)}"),
         Fact("Components", f"{n} in {layers} layer{'s' * (layers != 1)}"),
         Fact("Threshold", f"τ = {timeline.threshold:g} ranks"),
         Fact("By chance", f"{expected:.3g} heroes, {expected:.3g} bloats at a snapshot ({timeline.chance:.0%} each)"),
@@ -53,6 +52,11 @@ def window_words(window: Window) -> str:
 
 def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} … {names[-1]}"
+
+
+def _inside(counts: list[int]) -> str:
+    have, total = sum(count > 0 for count in counts), sum(counts)
+    return f"{total:,} snapshot{'s' * (total != 1)} of {have} of {len(counts)} runs" if total else "no snapshot"
 
 
 def _snapshots(runs: Runs) -> str:

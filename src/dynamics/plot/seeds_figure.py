@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import altair as alt
 
@@ -20,6 +20,8 @@ from dynamics.plot.seeds_pruning_panel import seeds_pruning_panel
 from dynamics.plot.seeds_rho_panel import seeds_rho_accuracy_panel, seeds_rho_step_panel
 from dynamics.plot.seeds_tables import SeedTables
 
+_LINE = 115
+"""About how many letters fit into a line above a still picture."""
 SEEDS = "seeds"
 """Name of the chart of many runs."""
 SEED_PANELS: dict[str, Callable[[SeedTables, StepAxis], Panel | None]] = {
@@ -74,11 +76,20 @@ def seeds_figure(
     if not drawn:
         raise AnalysisError(next(iter(tables.missing.values())))
     if tables.missing.keys() >= tables.findings.by.keys():
-        drawn.insert(
-            0, note("No run has a snapshot in the window, so there are no roles to count", [*tables.missing.values()])
-        )
+        reasons = [f"{reason[0].upper()}{reason[1:]}" for reason in tables.missing.values()]
+        drawn.insert(0, note("No run has a snapshot in the window, so there are no roles to count", reasons))
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
     facts = [f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief]
-    # Of one line the picture would be wider than the panels.
-    lines = [explanation, "   ·   ".join(facts[:3]), "   ·   ".join(facts[3:])]
+    lines = [explanation, *_wrapped(facts)]
     return assemble(drawn, [roles_by(score)], (tables.name, lines) if title else None)
+
+
+def _wrapped(facts: Sequence[str]) -> list[str]:
+    """Return the facts in lines that are not wider than the panels."""
+    lines: list[str] = []
+    for fact in facts:
+        if lines and len(lines[-1]) + len(fact) < _LINE:
+            lines[-1] += f"   ·   {fact}"
+        else:
+            lines.append(fact)
+    return lines

@@ -106,6 +106,7 @@ def seeds_frequency_panel(table: pd.DataFrame, missing: dict[str, str], window: 
     scores = table.groupby("score")
     second = {(str(score), role): _most_often(of[of["role"] == role]) for score, of in scores for role in LEFT}
     tests = len(LEFT) * table["component"].nunique()
+    of = int(table["of"].max())
     chart = alt.layer(
         cells.add_params(selected()),
         *layers[1:],
@@ -120,7 +121,10 @@ def seeds_frequency_panel(table: pd.DataFrame, missing: dict[str, str], window: 
             [
                 f"A run counts where the component has the role at most of its snapshots ({window}).",
                 "Framed: in more runs than luck explains, were the ranks of G and C independent "
-                f"(p < 0.05 over all {tests} cells; depth alone can do that).",
+                f"(p < 0.05 over all {tests} cells; depth alone can do that)."
+                if table["possible"].any()
+                else f"Luck alone, over all {tests} cells, explains even {of} of {of} runs (p > 0.05): more runs are "
+                "needed to tell.",
             ],
         ),
     )

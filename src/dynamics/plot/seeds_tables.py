@@ -88,8 +88,8 @@ class SeedTables:
 
         ``score, role, component, layer, row`` (of its layer), ``column`` (its place in the layer), ``position`` (what
         the column is called, empty if layers differ), ``runs`` (in which it has the role), ``of`` (so many), ``share``,
-        ``by_luck`` (a number of runs), ``p_value, beyond`` (luck, for all rows of the score together), and
-        ``heroes, bloats, aligned, mixed``.
+        ``by_luck`` (a number of runs), ``p_value, beyond`` (luck, for all rows of the score together), ``possible``
+        (whether any number of so many runs would be beyond luck), and ``heroes, bloats, aligned, mixed``.
         """
         table = self._windowed(lambda found: found.role_frequency)
         if not len(table):
@@ -110,6 +110,7 @@ class SeedTables:
                 by_luck=table[f"{role}_chance"] * table["runs"],
                 p_value=table[f"{role}_p_value"],
                 beyond=table[f"{role}_p_value"] * tests <= LEVEL,
+                possible=table[f"{role}_least_p_value"] * tests <= LEVEL,
             )
             for role in ROLES
         ]
