@@ -106,25 +106,36 @@ def seeds_frequency_panel(table: pd.DataFrame, missing: dict[str, str], window: 
     scores = table.groupby("score")
     second = {(str(score), role): _most_often(of[of["role"] == role]) for score, of in scores for role in LEFT}
     tests = len(LEFT) * table["component"].nunique()
-    of = int(table["of"].max())
+    # With few runs no frame is possible, however alike they are.
+    too_few = [
+        {
+            "text": f"Luck alone, over all {tests} cells, explains even {n} of {n} runs (p > 0.05): "
+            "nothing can be framed.",
+            "x": 0,
+            "y": height + 10,
+            "colour": INK,
+            "score": str(score),
+        }
+        for score, of in scores
+        for n in of["of"].head(1)
+        if not of["possible"].any()
+    ]
     chart = alt.layer(
         cells.add_params(selected()),
         *layers[1:],
         headings({role: f"{name}: number of runs" for role, name in NAMES.items()}, second),
         labels(names, "left", fontSize=11),
+        texts(too_few),
         absences(missing),
     ).properties(
         width=WIDTH,
-        height=height,
+        height=height + (18 if too_few else 0),
         title=question(
             "Which components have the same role in run after run?",
             [
                 f"A run counts where the component has the role at most of its snapshots ({window}).",
                 "Framed: in more runs than luck explains, were the ranks of G and C independent "
-                f"(p < 0.05 over all {tests} cells; depth alone can do that)."
-                if table["possible"].any()
-                else f"Luck alone, over all {tests} cells, explains even {of} of {of} runs (p > 0.05): more runs are "
-                "needed to tell.",
+                f"(p < 0.05 over all {tests} cells; depth alone can do that).",
             ],
         ),
     )
