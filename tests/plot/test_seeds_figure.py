@@ -56,6 +56,20 @@ def test_cells_say_in_how_many_runs(tmp_path):
     assert f'stroke="{INK}" stroke-width="2"' not in drawn
 
 
+def test_heroes_lie_on_the_left_and_each_layer_in_its_row(tmp_path):
+    rows = [row for row in data(write_seeds(tmp_path), tmp_path)["frequency"] if row["score"] == "loss"]
+    places = {(row["role"], row["component"]): (row["x"], row["y"]) for row in rows}
+    middle = 760 / 2
+    for component, row in (("L0H0", 0), ("L0MLP", 0), ("L1H0", 1), ("L1MLP", 1)):
+        (hero, y), (bloat, same) = places["hero", component], places["bloat", component]
+        assert hero < middle < bloat
+        assert y == same == places["hero", "L0H0"][1] + 30 * row
+    drawn = svg(str(tmp_path / "sort-*" / "run.h5"), tmp_path, "role_frequency", "role_layers")
+    for words, colour in (("Hidden Hero", HERO), ("Gradient Bloat", BLOAT)):
+        headings = re.findall(r'<text [^>]*fill="(#\w+)"[^>]*>' + words, drawn)
+        assert headings == [colour] * 2
+
+
 def test_frames_mark_what_is_beyond_luck(tmp_path):
     drawn = svg(write_seeds(tmp_path, [INVERTED] * 4), tmp_path, "role_frequency")
     assert drawn.count(f'stroke="{INK}" stroke-width="2"') == 2
