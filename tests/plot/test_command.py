@@ -234,3 +234,9 @@ def test_a_chart_of_one_run_for_several(seeds, capsys):
 )
 def test_windows_that_are_none(seeds, capsys, words, message):
     assert refused([seeds, "--window", *words], capsys) == f"error: {message}"
+
+
+def test_a_window_for_a_chart_that_has_none(run_path, capsys):
+    assert refused([run_path, "--window", "all"], capsys) == (
+        "error: --window is for the chart seeds, and this is timeline; leave it out, or add --chart seeds."
+    )

@@ -77,7 +77,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--window",
         nargs="+",
-        default=["paper"],
         metavar="BOUND",
         help=f"chart {SEEDS}: the snapshots in which roles are counted, by accuracy on the probe: "
         f"{' or '.join(WINDOWS)}, or the least and the largest, such as 0.3 0.6 (default paper: 0.2 to 0.75)",
@@ -120,7 +119,11 @@ def _draw(given: argparse.Namespace) -> Path:
         )
     options = (given.output, given.score, given.baseline, given.threshold, given.x)
     if chart == SEEDS or several:
-        return draw_runs(files, *options, _window(given.window), given.panels)
+        return draw_runs(files, *options, _window(given.window or ["paper"]), given.panels)
+    if given.window:
+        raise PlotError(
+            f"--window is for the chart {SEEDS}, and this is {chart}; leave it out, or add --chart {SEEDS}."
+        )
     return draw_run(files[0], *options, chart, given.panels)
 
 
