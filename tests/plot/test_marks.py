@@ -53,7 +53,7 @@ def test_cells_end_at_the_next_snapshot():
     # At most as wide as the one before, and at least a step.
     close = StepAxis(np.array([0, 1000, 1001]), np.array([]), "linear")
     assert close.ends(pd.Series([1001])).tolist() == [1002]
-    log = StepAxis(np.array([0, 1, 10, 100, 1000]), np.array([]), "symlog")
+    log = StepAxis(np.array([0, 1, 10, 100, 1000]), np.array([]), "log")
     # A twentieth of log1p(1000): 1001^(21/20) - 1
     assert log.ends(pd.Series([1000])).tolist() == [round(1001**1.05 - 1)]
 

@@ -24,11 +24,12 @@ EXPLANATION = (
     ("Hidden Heroes", "(blue) matter far more than their gradients show;"),
     ("Gradient Bloats", "(orange) have large gradients but matter little."),
 )
-SCALES = ("linear", "symlog")
+SCALES = ("log", "linear")
+"""The step axes; the first is the default."""
 PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
-    "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, axis),
-    "rho": lambda tables, axis: rho_panel(tables.rho, axis),
-    "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis),
+    "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, tables.grokking, axis),
+    "rho": lambda tables, axis: rho_panel(tables.rho, axis, tables.level),
+    "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis, tables.level),
     "self_repair": lambda tables, axis: self_repair_panel(tables.self_repair, axis),
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
@@ -65,7 +66,7 @@ def panels_of(chart: str) -> tuple[str, ...]:
 def figure(
     tables: Tables,
     score: str = "exact_match",
-    x: str = "linear",
+    x: str = SCALES[0],
     panels: Collection[str] = CHARTS["timeline"],
     title: bool = True,
 ) -> alt.VConcatChart:
@@ -74,7 +75,7 @@ def figure(
     Args:
         tables: The tables of the run.
         score: What the roles shown first come from: ``"exact_match"`` or ``"loss"``.
-        x: ``"linear"`` or ``"symlog"`` steps.
+        x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         panels: Which of `PANELS` to draw; their order is always the same.
         title: Put the run's name and facts above; a page that shows them itself does not need that.
 

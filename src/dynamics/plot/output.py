@@ -50,7 +50,7 @@ def draw_run(
     score: str = "exact_match",
     baseline: str = "mean",
     threshold: float | None = None,
-    x: str = "linear",
+    x: str = "log",
     chart: str = "timeline",
     panels: Collection[str] | None = None,
 ) -> Path:
@@ -62,7 +62,7 @@ def draw_run(
         score: What the roles come from: ``"exact_match"`` or ``"loss"``. The HTML page can switch.
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
-        x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+        x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         chart: Which of `CHARTS` to draw, or ``"all"``.
         panels: Which of `PANELS` to draw instead of the chart's own.
 

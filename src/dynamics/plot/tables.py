@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import pandas as pd
 
 from dynamics.analysis import Findings, faithfulness_curves, faithfulness_table, self_repair_by_layer, thin
+from dynamics.analysis.delays import GrokkingRule, delay_tables
 from dynamics.analysis.importance import SCORES, require_snapshots
+from dynamics.analysis.roles import BLOAT, HERO
+from dynamics.errors import AnalysisError
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
+
+_PLURAL = {HERO: "heroes", BLOAT: "bloats"}
+
+
+class Grokking(NamedTuple):
+    """When accuracies rise, and whether the delay between them is grokking.
+
+    Attributes:
+        times: The table ``times`` of `GrokkingReport`; without rows if that can't be made.
+        delays: Its table ``delays``.
+        rule: What counts as what.
+        note: What else is to be known, a sentence: why there are no tables, or that nothing is memorised.
+    """
+
+    times: pd.DataFrame
+    delays: pd.DataFrame
+    rule: GrokkingRule
+    note: str = ""
 
 
 class Tables:
@@ -42,10 +64,26 @@ class Tables:
         """Return what to know about the run, by name."""
         return facts(self.run, self.findings.by[SCORES[0]].timeline)
 
+    @property
+    def level(self) -> float:
+        """Return the level of all intervals and bands."""
+        return self.findings.resampling.level
+
     @cached_property
     def accuracy(self) -> pd.DataFrame:
         """Return ``step, series, accuracy, averaged``."""
         return thin(self.findings.accuracy)
+
+    @cached_property
+    def grokking(self) -> Grokking:
+        """Return `GrokkingReport.times` and `GrokkingReport.delays`."""
+        try:
+            report = self.findings.grokking
+        except AnalysisError as error:
+            # Two training accuracies, say: the rest of the picture does not depend on this.
+            return Grokking(*delay_tables(self.findings.accuracy, None, [], GrokkingRule()), GrokkingRule(), str(error))
+        note = "Every batch is new: nothing is memorised." if report.fresh else ""
+        return Grokking(report.times, report.delays, report.rule, note)
 
     @cached_property
     def rho(self) -> pd.DataFrame:
@@ -74,9 +112,19 @@ class Tables:
 
     @cached_property
     def layers(self) -> pd.DataFrame:
-        """Return a row for each snapshot and layer: ``step, layer, components, chance``, and both counts by score."""
-        parts = {score: found.timeline.layer_table() for score, found in self.findings.by.items()}
-        return _side_by_side(parts, ["heroes", "bloats"])
+        """Return a row for each snapshot and layer: ``step, layer, components, chance``, and counts for each score.
+
+        ``heroes``, ``bloats``, and of each ``_low`` and ``_high``, the band of the count by luck, and ``_p``.
+        """
+        parts = {}
+        for score, found in self.findings.by.items():
+            counts = found.counts.dropna(subset="layer").rename(columns={"p_value": "p"})
+            of_role = counts.pivot(index=["step", "layer"], columns="role", values=["low", "high", "p"])
+            of_role.columns = pd.Index([f"{_PLURAL[role]}_{name}" for name, role in of_role.columns])
+            of_role = of_role.reset_index().astype({"step": "int64", "layer": "int64"})
+            parts[score] = found.timeline.layer_table().merge(of_role, on=["step", "layer"], validate="one_to_one")
+        fixed = ["step", "layer", "components", "chance"]
+        return _side_by_side(parts, [name for name in next(iter(parts.values())) if name not in fixed])
 
     @cached_property
     def self_repair(self) -> pd.DataFrame:
