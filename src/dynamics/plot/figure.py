@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 
 import altair as alt
@@ -33,7 +34,7 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "self_repair": lambda tables, axis: self_repair_panel(tables.self_repair, axis),
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
-    "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+    "layers": lambda tables, axis: layers_panel(tables.layers, tables.components, axis, tables.level),
     "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
@@ -113,11 +114,12 @@ def assemble(
     data: Data = {}
     for _, panel_data in panels:
         data |= panel_data
-    chart = (
-        alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-        .add_params(*parameters)
-        .resolve_scale(color="independent", y="independent", x="independent")
-    )
+    with warnings.catch_warnings():
+        # One selection for all panels is what links them; Altair warns that it makes one of many.
+        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
+        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
+    own = dict.fromkeys(("color", "fill", "opacity", "x", "y"), "independent")
+    chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title
         chart = chart.properties(

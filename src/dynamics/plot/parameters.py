@@ -23,6 +23,13 @@ def roles_by(score: str) -> alt.Parameter:
 def selected() -> alt.Parameter:
     """Return the selection of components: a click takes one, with shift more, a double click none.
 
-    Every chart whose rows have a ``component`` can take part, by `Chart.add_params`: the selection is one for all.
+    Every chart whose rows have a ``component`` can take part, by `Chart.add_params`: the selection is one for all. A
+    click on anything else in such a chart, as on a bar that stands for a layer, changes nothing.
     """
-    return alt.selection_point(name=SELECTED, fields=["component"], on="click", clear="dblclick")
+    on = "click[event.item && event.item.datum && isValid(event.item.datum.component)]"
+    return alt.selection_point(name=SELECTED, fields=["component"], on=on, clear="dblclick")
+
+
+def chosen(column: str) -> str:
+    """Return the expression of a column that a row holds for both scores, ``..._exact_match`` and ``..._loss``."""
+    return f"({ROLES_BY} === 'loss' ? datum.{column}_loss : datum.{column}_exact_match)"

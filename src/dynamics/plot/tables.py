@@ -70,6 +70,13 @@ class Tables:
         return self.findings.resampling.level
 
     @cached_property
+    def components(self) -> pd.DataFrame:
+        """Return the components, in order: ``component, layer, kind, head``."""
+        columns = {"component": "label", "layer": "layer", "kind": "kind", "head": "head"}
+        listed = self.run.components
+        return pd.DataFrame({name: [getattr(c, key) for c in listed] for name, key in columns.items()})
+
+    @cached_property
     def accuracy(self) -> pd.DataFrame:
         """Return ``step, series, accuracy, averaged``."""
         return thin(self.findings.accuracy)
