@@ -31,17 +31,21 @@ def test_the_suffix_says_as_what(run_path, tmp_path, capsys, name, begins):
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
+def switch(specification):
+    return next(parameter for parameter in specification["params"] if parameter["name"] == "roles_by")
+
+
 def test_options_reach_the_picture(run_path, tmp_path):
     output = tmp_path / "a.json"
     options = ["--score", "loss", "--baseline", "zero", "--threshold", "5", "--x", "linear"]
     assert main([str(run_path), "-o", str(output), *options]) == 0
     drawn = json.loads(output.read_text())
-    assert drawn["params"][0]["value"] == "loss"
+    assert switch(drawn)["value"] == "loss"
     assert drawn["datasets"]["rho"][0]["threshold"] == 5
     assert '"type": "symlog"' not in output.read_text()
     assert main([str(run_path), "-o", str(output)]) == 0
     default = json.loads(output.read_text())
-    assert default["params"][0]["value"] == "exact_match"
+    assert switch(default)["value"] == "exact_match"
     assert default["datasets"]["rho"][0]["threshold"] == 2
     assert '"type": "symlog"' in output.read_text()
     causal = [spec["datasets"]["cells"][0]["causal_loss"] for spec in (drawn, default)]

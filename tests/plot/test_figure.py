@@ -99,7 +99,8 @@ def test_lines_break_where_values_are_missing(tmp_path, rng):
     # The probe's accuracy needs no gradient.
     assert points(INK) == [[6], [2, 3]]
     assert points(GREEN) == [[2]]
-    assert count(svg, PURPLE) == 5 + len(["C by loss"])
+    # Of rho by loss five points, the name and the band, which has the gaps of the line.
+    assert count(svg, PURPLE) == 5 + len(["C by loss"]) + 1
 
 
 def test_chance_lines_lie_at_the_layers_chance(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -97,8 +98,10 @@ def figure(
     for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
-    brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
-    return assemble(list(filled.values()), [roles_by(score)], (tables.name, [explanation, brief]) if title else None)
+    brief = [f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief]
+    # More than fit in a line.
+    lines = ["   ·   ".join(some) for some in (brief[:3], brief[3:])]
+    return assemble(list(filled.values()), [roles_by(score)], (tables.name, [explanation, *lines]) if title else None)
 
 
 def assemble(
@@ -117,7 +120,7 @@ def assemble(
     with warnings.catch_warnings():
         # One selection for all panels is what links them; Altair warns that it makes one of many.
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
-        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
+        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config())
     own = dict.fromkeys(("color", "fill", "opacity", "x", "y"), "independent")
     chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
@@ -134,4 +137,13 @@ def assemble(
                 subtitleLineHeight=18,
             )
         )
+    # Last, since every change copies the chart.
+    chart["datasets"] = data
     return chart
+
+
+def specification(chart: alt.VConcatChart) -> dict[str, Any]:
+    """Return what `to_dict` of a chart returns, without that Altair looks at every number of its data."""
+    bare = chart.copy(deep=False)
+    data, bare["datasets"] = bare["datasets"], alt.Undefined
+    return {**bare.to_dict(), "datasets": data}

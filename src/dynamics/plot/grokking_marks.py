@@ -10,7 +10,7 @@ import pandas as pd
 
 from dynamics.analysis.delays import GROKKING, NO_GROKKING, UNDECIDED
 from dynamics.plot.axes import StepAxis, named
-from dynamics.plot.marks import labels, number, tooltip
+from dynamics.plot.marks import interval, labels, number, tooltip
 from dynamics.plot.palette import FAINT, MUTED
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ Style = Mapping[str, tuple[str, str]]
 
 def marked(grokking: Grokking) -> pd.DataFrame:
     """Return the times that there are, with the lane of each series; a series without any has no lane."""
+    if grokking.times.empty:
+        return grokking.times
     found = grokking.times.dropna(subset="step")
     lanes = {name: lane for lane, name in enumerate(dict.fromkeys(found["series"]))}
     symbols = found["part"].map({"train": "t_mem", "held out": "t_gen"})
@@ -34,9 +36,9 @@ def marked(grokking: Grokking) -> pd.DataFrame:
 def grokking_marks(grokking: Grokking, style: Style, axis: StepAxis, height: float) -> tuple[list[alt.Chart], float]:
     """Return marks for t_mem and t_gen, over the data set ``times``, and how high the panel is with them.
 
-    A lane for each series, below the panel: a diamond where it reaches its threshold and stays for a while (hollow: too few
-    rows confirm it), with a dotted line up to the curves; a disc at half of its fitted sigmoid's rise, on a line as long as
-    the interval of that.
+    A lane for each series, below the panel: a diamond where it reaches its threshold and stays for a while (hollow:
+    too few rows confirm it), with a dotted line up to the curves; a disc at half of its fitted sigmoid's rise, on a
+    line as long as the interval of that.
 
     Args:
         grokking: What was found.
@@ -72,22 +74,27 @@ def grokking_marks(grokking: Grokking, style: Style, axis: StepAxis, height: flo
         title,
         {
             **step,
-            f"{grokking.rule.confidence:.0%} interval": "format(datum.low, ',.0f') + ' to ' + format(datum.high, ',.0f')",
+            f"{grokking.rule.confidence:.0%} interval": interval("low", "high", ",.0f"),
             "rises": "format(datum.start, '.0%') + ' to ' + format(datum.end, '.0%')",
             "variance explained": number("explained", ".0%"),
         },
     )
-    point = {"y": y, "size": 46, "opacity": 1, "strokeWidth": 1.4}
     layers = [
         crossings.mark_rule(y=0, y2=height, strokeDash=[1, 3], strokeWidth=1.2, opacity=1, clip=True),
         rises.mark_rule(y=y, strokeWidth=3, opacity=0.4, clip=True, tooltip=rose).encode(x=axis.x("low"), x2="high:Q"),
-        rises.mark_point(**point, shape="circle", filled=True, clip=True, tooltip=rose),
-        crossings.mark_point(**point, shape="diamond", clip=True, tooltip=crossed).encode(
+        rises.mark_point(y=y, size=46, opacity=1, shape="circle", filled=True, clip=True, tooltip=rose),
+        crossings.mark_point(
+            y=y, size=46, opacity=1, shape="diamond", strokeWidth=1.4, clip=True, tooltip=crossed
+        ).encode(
             fill=alt.condition("datum.confirmed", alt.Fill("series:N", legend=None, scale=scale), alt.value("white"))
         ),
         labels(
             [
-                {"text": f"{symbol} {style[name][0]}", "y": top + LANE * (lane + 0.5), "colour": _readable(style[name][1])}
+                {
+                    "text": f"{symbol} {style[name][0]}",
+                    "y": top + LANE * (lane + 0.5),
+                    "colour": _readable(style[name][1]),
+                }
                 for name, symbol, lane in found[["series", "symbol", "lane"]].drop_duplicates().values
             ],
             fontSize=10.5,

@@ -11,7 +11,7 @@ import vl_convert
 
 from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
-from dynamics.plot.figure import figure, panels_of
+from dynamics.plot.figure import figure, panels_of, specification
 from dynamics.plot.page import page
 from dynamics.plot.tables import Tables
 from dynamics.store import open_run
@@ -76,14 +76,14 @@ def draw_run(
     chosen = panels_of(chart) if panels is None else panels
     with open_run(run_path) as run:
         tables = Tables(run, baseline, threshold)
-        specification = figure(tables, score, x, chosen, title=kind != ".html").to_dict()
+        drawn = specification(figure(tables, score, x, chosen, title=kind != ".html"))
         content: str | bytes
         if kind == ".html":
-            content = page(specification, tables.name, tables.facts, len(run.steps) * len(run.components))
+            content = page(drawn, tables.name, tables.facts, len(run.steps) * len(run.components))
         elif kind == ".json":
-            content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
+            content = json.dumps(drawn, ensure_ascii=False, allow_nan=False)
         else:
-            content = _picture(specification, kind)
+            content = _picture(drawn, kind)
     try:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:

@@ -117,7 +117,10 @@ def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
                 "role:N",
                 scale=colours,
                 legend=alt.Legend(
-                    labelExpr=f"{_LEGEND!r}[datum.label]", symbolStrokeColor=FAINT, symbolStrokeWidth=0.6, symbolOpacity=1
+                    labelExpr=f"{_LEGEND!r}[datum.label]",
+                    symbolStrokeColor=FAINT,
+                    symbolStrokeWidth=0.6,
+                    symbolOpacity=1,
                 ),
             ),
             stroke=alt.value("white") if framed else alt.Stroke("role:N", scale=colours, legend=None),
@@ -128,7 +131,7 @@ def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
     undefined = (cells["role_exact_match"] == "undefined").any()
     notes = []
     if known:
-        notes.append("The paler, the less sure: opacity is the share of resampled probes in which it has that role, too.")
+        notes.append("The paler, the less sure: opacity is the share of resampled probes that give it that role, too.")
     elif defined:
         notes.append("How sure a role is cannot be told: the probe has a single batch, and none can be resampled.")
     if undefined:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from dynamics.analysis import Findings, faithfulness_curves, faithfulness_table, self_repair_by_layer, thin
-from dynamics.analysis.delays import GrokkingRule, delay_tables
+from dynamics.analysis.delays import GrokkingRule
 from dynamics.analysis.importance import SCORES, require_snapshots
 from dynamics.analysis.roles import BLOAT, HERO
 from dynamics.errors import AnalysisError
@@ -22,8 +22,8 @@ class Grokking(NamedTuple):
     """When accuracies rise, and whether the delay between them is grokking.
 
     Attributes:
-        times: The table ``times`` of `GrokkingReport`; without rows if that can't be made.
-        delays: Its table ``delays``.
+        times: The table ``times`` of `GrokkingReport`; empty if that can't be made.
+        delays: Its table ``delays``; empty likewise.
         rule: What counts as what.
         note: What else is to be known, a sentence: why there are no tables, or that nothing is memorised.
     """
@@ -62,7 +62,8 @@ class Tables:
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
         """Return what to know about the run, by name."""
-        return facts(self.run, self.findings.by[SCORES[0]].timeline)
+        found = self.findings.by[SCORES[0]]
+        return facts(self.run, found.timeline, found.sums.sizes)
 
     @property
     def level(self) -> float:
@@ -88,7 +89,7 @@ class Tables:
             report = self.findings.grokking
         except AnalysisError as error:
             # Two training accuracies, say: the rest of the picture does not depend on this.
-            return Grokking(*delay_tables(self.findings.accuracy, None, [], GrokkingRule()), GrokkingRule(), str(error))
+            return Grokking(pd.DataFrame(), pd.DataFrame(), GrokkingRule(), str(error))
         note = "Every batch is new: nothing is memorised." if report.fresh else ""
         return Grokking(report.times, report.delays, report.rule, note)
 
@@ -125,13 +126,15 @@ class Tables:
         """
         parts = {}
         for score, found in self.findings.by.items():
-            counts = found.counts.dropna(subset="layer").rename(columns={"p_value": "p"})
-            of_role = counts.pivot(index=["step", "layer"], columns="role", values=["low", "high", "p"])
-            of_role.columns = pd.Index([f"{_PLURAL[role]}_{name}" for name, role in of_role.columns])
-            of_role = of_role.reset_index().astype({"step": "int64", "layer": "int64"})
-            parts[score] = found.timeline.layer_table().merge(of_role, on=["step", "layer"], validate="one_to_one")
-        fixed = ["step", "layer", "components", "chance"]
-        return _side_by_side(parts, [name for name in next(iter(parts.values())) if name not in fixed])
+            table = found.timeline.layer_table()
+            for role, counts in found.counts.dropna(subset="layer").groupby("role"):
+                name = _PLURAL[str(role)]
+                named = {"low": f"{name}_low", "high": f"{name}_high", "p_value": f"{name}_p"}
+                of_role = counts[["step", "layer", *named]].rename(columns=named).astype({"layer": "int64"})
+                table = table.merge(of_role, on=["step", "layer"], validate="one_to_one")
+            parts[score] = table
+        by_score = [f"{name}{end}" for name in _PLURAL.values() for end in ("", "_low", "_high", "_p")]
+        return _side_by_side(parts, by_score)
 
     @cached_property
     def self_repair(self) -> pd.DataFrame:
