@@ -103,12 +103,19 @@ def agreement_panel(agreement: pd.DataFrame, axis: StepAxis, level: float) -> Pa
             subtitle=[
                 "Rank correlation with causal importance C of gradient magnitude G and of the size of each "
                 "attribution (dashed: with its sign; C has one, too).",
-                f"Bands: {level:.0%} interval over resampled probe batches. Grey: {level:.0%} of all ρ by luck, "
-                "components paired at random. Gap: undefined.",
+                *_sure(drawn, level),
             ],
         ),
     )
     return chart, {"agreement": rows(drawn)}
+
+
+def _sure(drawn: pd.DataFrame, level: float) -> list[str]:
+    luck = f"Grey: {level:.0%} of all ρ by luck, components paired at random. Gap: undefined."
+    reasons = drawn["reason"][drawn["rho"].notna()].dropna()
+    if drawn["low"].isna().all() and len(reasons):
+        return [f"No interval: {reasons.iloc[0]}.", luck]
+    return [f"Bands: {level:.0%} interval over resampled probe batches. {luck}"]
 
 
 def _ends(table: pd.DataFrame, names: dict[str, str]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 LANE = 14.0
 """Height of a series' lane, in pixels."""
+_LETTERS = 140
+"""About as many fit in a line."""
 _ANSWERS = {GROKKING: "yes", NO_GROKKING: "no", UNDECIDED: "undecided"}
 Style = Mapping[str, tuple[str, str]]
 """Name and colour of every series."""
@@ -107,7 +110,7 @@ def grokking_words(grokking: Grokking, style: Style) -> list[str]:
     """Return the lines that say what the marks are, which are missing, and whether it is grokking."""
     times, delays, rule, note = grokking
     if times.empty:
-        return [f"Grokking: not judged; {note}"] if note else []
+        return textwrap.wrap(f"Grokking: not judged; {note}", _LETTERS, break_on_hyphens=False)
     found = marked(grokking)
     if found.empty:
         return ["No accuracy rises: neither t_mem nor t_gen, so nothing can be said of grokking."]
