@@ -9,10 +9,8 @@ _NUMBER = r"-?[\d.]+(?:e-?\d+)?"
 
 def boxes(svg: str, colour: str) -> list[tuple[float, float, float, float, float]]:
     """Return left, top, width, height and opacity of every rectangle filled with the colour, legends left out."""
-    found = re.findall(
-        rf'<path d="M({_NUMBER}),({_NUMBER})h({_NUMBER})v({_NUMBER})h[^"]*" fill="{colour}"[^>]*?(?: opacity="([^"]*)")?/>',
-        svg,
-    )
+    path = rf'd="M({_NUMBER}),({_NUMBER})h({_NUMBER})v({_NUMBER})h[^"]*"'
+    found = re.findall(rf'<path {path} fill="{colour}"[^>]*?(?: opacity="([^"]*)")?/>', svg)
     return [(*map(float, numbers), float(opacity or 1)) for *numbers, opacity in found]
 
 

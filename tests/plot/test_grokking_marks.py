@@ -127,6 +127,6 @@ def test_two_training_accuracies_do_not_keep_the_picture_back(tmp_path):
     drawn = panel(path)
     assert drawn["height"] == 150
     assert " ".join(drawn["title"]["subtitle"][1:]) == (
-        f"Grokking: not judged; {path} has several training accuracies: trainA/exact_match, trainB/exact_match; name one "
-        "of them with train=."
+        f"Grokking: not judged; {path} has several training accuracies: trainA/exact_match, trainB/exact_match; name "
+        "one of them with train=."
     )

@@ -40,7 +40,7 @@ def test_opacity_is_the_share_of_resamples_that_give_the_role(tmp_path, score):
         # From 0.3 at a fifth and less to 1.
         expected = 0.3 + 0.7 * (np.clip(share[roles == role], 0.2, 1) - 0.2) / 0.8
         assert drawn[role] == pytest.approx(sorted(expected), abs=1e-4)
-    assert len(set(sum(drawn.values(), []))) > 3
+    assert len({opacity for found in drawn.values() for opacity in found}) > 3
     assert "opacity is the share of resampled probes" in subtitle(tmp_path / "run.h5")[1]
 
 

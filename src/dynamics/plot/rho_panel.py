@@ -126,17 +126,15 @@ def rho_panel(rho: pd.DataFrame, axis: StepAxis, level: float) -> Panel:
 
 
 def _subtitle(rho: pd.DataFrame, level: float) -> list[str]:
-    sure = f"Bands: {level:.0%} interval over resampled probe batches"
+    what = "Rank correlation of gradient magnitude G and causal importance C; 1: the same order."
+    lines = [f"{what} Bands: {level:.0%} interval over resampled probe batches."]
     reasons = rho["reason_interval"][rho["rho"].notna()].dropna()
     if rho["low"].isna().all() and len(reasons):
-        sure = f"No interval: {reasons.iloc[0]}"
+        lines = [what, f"No interval: {reasons.iloc[0]}."]
+    lines.append(f"Grey: {level:.0%} of all ρ by luck, components paired at random; a ρ outside is beyond chance.")
     below = []
     if (rho["ties"] > 0).any():
         below.append("Bars: share of components that share their C with others.")
     if rho["rho"].isna().any():
         below.append("× : undefined, because one side is the same for all components or not finite.")
-    return [
-        f"Rank correlation of gradient magnitude G and causal importance C; 1: the same order. {sure}.",
-        f"Grey: {level:.0%} of all ρ by luck, components paired at random; a ρ outside is beyond chance.",
-        *([" ".join(below)] if below else []),
-    ]
+    return [*lines, *([" ".join(below)] if below else [])]
