@@ -4,10 +4,13 @@ import re
 
 import numpy as np
 import pytest
+import vl_convert
 
 from dynamics import open_run
 from dynamics.analysis import Findings
 from dynamics.plot import Tables, draw_run, figure
+from dynamics.plot.axes import vega_lite_version
+from dynamics.plot.figure import specification as specification_of
 from dynamics.plot.palette import ALIGNED, BLOAT, CHOSEN, HERO, LUCK, UNDEFINED
 from tests.analysis.runs import components, random_arrays, random_run, write_run
 from tests.plot.svg import boxes
@@ -120,23 +123,31 @@ def test_a_still_picture_looks_as_if_nothing_were_selected(tmp_path, panels):
 @pytest.mark.parametrize("score", ["exact_match", "loss"])
 def test_the_band_of_luck_lies_behind_the_counts_of_each_layer(tmp_path, score):
     random_run(tmp_path / "run.h5", n_steps=4, layers=3)
-    path = draw_run(tmp_path / "run.h5", tmp_path / "a.svg", score=score, panels=("layers",), x="linear")
-    svg = path.read_text()
-    with open_run(tmp_path / "run.h5") as run:
-        drawn = Tables(run).layers
-        table = Findings(run).by[score].counts.dropna(subset="layer")
-    unit = 28 / max(1, *(np.ceil(drawn[name].max()) for name in drawn if name.startswith(("heroes_", "bloats_"))))
-    middle = table["layer"].astype(float) * 70 + 28
-    up = table["role"] == "hero"
-    near, far = (middle + np.where(up, -1, 1) * table[end] * unit for end in ("low", "high"))
-    expected = sorted(zip(np.minimum(near, far), np.abs(far - near), strict=True))
+    tables = Tables(open_run(tmp_path / "run.h5"))
+    # By luck both roles have the same band; here each has its own, and each row.
+    drawn, ends = tables.layers.copy(), [f"{name}_{end}" for name in ("heroes", "bloats") for end in ("low", "high")]
+    for place, name in enumerate(ends):
+        for other, suffix in enumerate(("exact_match", "loss")):
+            drawn[f"{name}_{suffix}"] = place + other / 2 + np.arange(len(drawn)) / 100
+    tables.__dict__["layers"] = drawn
+    picture = specification_of(figure(tables, score=score, panels=("layers",), x="linear"))
+    svg = vl_convert.vegalite_to_svg(picture, vl_version=vega_lite_version())
+    # The upper end of bloats, 3.5 and some, is the largest.
+    unit, middle = 28 / 4, drawn["layer"] * 70 + 28
+    expected = []
+    for name, sign in (("heroes", -1), ("bloats", 1)):
+        near, far = (middle + sign * drawn[f"{name}_{end}_{score}"] * unit for end in ("low", "high"))
+        expected += zip(np.minimum(near, far), np.abs(far - near), strict=True)
     assert sorted((top, tall) for _, top, _, tall, _ in boxes(svg, LUCK)) == [
-        pytest.approx(pair, abs=1e-3) for pair in expected
+        pytest.approx(pair, abs=1e-3) for pair in sorted(expected)
     ]
     # Bars of counts lie over it, and reach as far as the count.
     assert svg.rindex(LUCK) < svg.index(f'fill="{HERO}"')
-    heroes = drawn[f"heroes_{score}"][drawn[f"heroes_{score}"] > 0]
-    assert sorted(tall for _, _, _, tall, _ in boxes(svg, HERO)) == pytest.approx(sorted(heroes * unit))
+    for name, colour in (("heroes", HERO), ("bloats", BLOAT)):
+        counts = drawn[f"{name}_{score}"]
+        assert sorted(tall for _, _, _, tall, _ in boxes(svg, colour)) == pytest.approx(
+            sorted(counts[counts > 0] * unit)
+        )
 
 
 def test_counts_and_their_band_share_a_row(tmp_path):
