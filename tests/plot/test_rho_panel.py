@@ -63,7 +63,7 @@ def test_a_snapshot_between_gaps_keeps_its_interval(tmp_path, rng):
         sorted(end for pair in expected for end in pair), abs=0.02
     )
     assert len(alone) == 2
-    assert len(lines(svg, LUCK, 5)) == 4
+    assert len(lines(svg, LUCK, 13)) == 4
 
 
 def test_lonely_rows_are_told_by_group():

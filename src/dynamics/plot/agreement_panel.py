@@ -85,7 +85,7 @@ def agreement_panel(agreement: pd.DataFrame, axis: StepAxis, level: float) -> Pa
     luck = base.transform_filter("datum.measure === 'gradient_norm'").encode(color=alt.value(LUCK))
     intervals = base.transform_filter(sized)
     chart = alt.layer(
-        *bands(luck, "null_low", "null_high", y),
+        *bands(luck, "null_low", "null_high", y, alone=13),
         *bands(intervals, "low", "high", y, opacity=0.13),
         rules(HEIGHT, [HEIGHT / 2], color=FAINT).encode(y=alt.YDatum(0)),
         base.transform_filter(signed).mark_line(strokeWidth=1.2, strokeDash=[3, 3], opacity=0.8),

@@ -22,7 +22,9 @@ def interval(low: str, high: str, pattern: str = "+.2~f") -> str:
     return f"isValid(datum.{low}) ? {ends} : 'undefined'"
 
 
-def bands(base: alt.Chart, low: str, high: str, y: alt.Y, opacity: float = 1) -> tuple[alt.Chart, alt.Chart]:
+def bands(
+    base: alt.Chart, low: str, high: str, y: alt.Y, opacity: float = 1, alone: float = 5
+) -> tuple[alt.Chart, alt.Chart]:
     """Return a band between two fields along the steps, with gaps where they are missing.
 
     A row between two gaps, which `lonely` marks, has no width: it is a line of its own.
@@ -33,12 +35,13 @@ def bands(base: alt.Chart, low: str, high: str, y: alt.Y, opacity: float = 1) ->
         high: The upper one.
         y: The vertical axis that the band shares.
         opacity: Of the band.
+        alone: Width of that line, in pixels.
     """
     y = y.copy()
     y["shorthand"] = f"{low}:Q"
     base = base.encode(y=y, y2=f"{high}:Q")
     single = base.transform_filter(f"datum.lonely && isValid(datum.{low})")
-    return base.mark_area(opacity=opacity), single.mark_rule(strokeWidth=5, opacity=opacity)
+    return base.mark_area(opacity=opacity), single.mark_rule(strokeWidth=alone, opacity=opacity)
 
 
 def lonely(table: pd.DataFrame, field: str, groups: str | list[str]) -> pd.Series:

@@ -109,7 +109,7 @@ def rho_panel(rho: pd.DataFrame, axis: StepAxis, level: float) -> Panel:
     # In one opaque colour for both scores: what is seen is where either may lie by luck.
     luck = base.encode(color=alt.value(LUCK), detail="score:N")
     chart = alt.layer(
-        *bands(luck, "null_low", "null_high", y),
+        *bands(luck, "null_low", "null_high", y, alone=13),
         rules(HEIGHT, [_height_of(0)], color=FAINT).encode(y=alt.YDatum(0)),
         *([bars, labels(scale, "left", fontSize=9.5)] if tied else []),
         *bands(base, "low", "high", y, opacity=0.16),
