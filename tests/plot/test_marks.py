@@ -53,9 +53,39 @@ def test_cells_end_at_the_next_snapshot():
     # At most as wide as the one before, and at least a step.
     close = StepAxis(np.array([0, 1000, 1001]), np.array([]), "linear")
     assert close.ends(pd.Series([1001])).tolist() == [1002]
-    log = StepAxis(np.array([0, 1, 10, 100, 1000]), np.array([]), "symlog")
+    log = StepAxis(np.array([0, 1, 10, 100, 1000]), np.array([]), "log")
     # A twentieth of log1p(1000): 1001^(21/20) - 1
     assert log.ends(pd.Series([1000])).tolist() == [round(1001**1.05 - 1)]
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "logged", "ticks"),
+    [
+        # A snapshot at step 0 alone, and one with a whole training logged beside it.
+        ([0], [], [0, 1]),
+        ([0], [3000], [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]),
+        ([500], [], [500, 501]),
+        ([0, 50, 100, 1500], [], [0, 50, 100, 200, 500, 1000]),
+        (range(0, 4001, 250), [], [0, 500, 1000, 2000]),
+        # Where decades are close, only they are named.
+        ([0, 1, 10, 10**5], [], [0, 1, 10, 100, 1000, 10**4, 10**5]),
+        # Nearly linear all along: as many round steps as a linear axis has.
+        ([0, 1000, 1010, 1020, 1100], [], None),
+        (range(5000, 6001, 100), [], None),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(snapshots, logged, ticks):
+    axis = StepAxis(np.array(snapshots), np.array(logged, dtype=int), "log")
+    drawn = axis.x().to_dict()
+    assert drawn["scale"]["type"] == "symlog"
+    # Linear up to the first snapshot after step 0, which so has a place.
+    assert drawn["scale"]["constant"] == axis.unit == min([step for step in snapshots if step > 0], default=1)
+    assert drawn["axis"].get("values") == ticks
+    assert drawn["axis"].get("tickCount") == (8 if ticks is None else None)
+
+
+def test_a_linear_axis_is_linear():
+    assert StepAxis(np.array([0, 10]), np.array([]), "linear").x().to_dict()["scale"]["type"] == "linear"
 
 
 def test_tables_in_json():

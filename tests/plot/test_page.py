@@ -73,7 +73,7 @@ def test_the_data_is_all_there(drawn):
     assert cells["role_loss"] == by_loss["role"].tolist()
     assert cells["causal_loss"] == pytest.approx(by_loss["causal"].tolist(), rel=1e-4)
     assert cells["delta_exact_match"] == by_match["delta"].tolist()
-    assert cells["end"] == [10] * 6 + [20] * 6 + [21] * 6
+    assert cells["end"] == [10] * 6 + [20] * 6 + [22] * 6
     assert {len(values) for values in specification["datasets"]["layers"][0].values()} == {3 * 2}
     assert len(specification["datasets"]["rho"]) == 2 * 3
     assert len(specification["datasets"]["accuracy"]) == 3 + 1
@@ -81,7 +81,8 @@ def test_the_data_is_all_there(drawn):
 
 def test_facts_are_shown(drawn):
     texts = Page(drawn[1]).texts
-    for fact in ("3, from step 0 to 20", "6 in 2 layers", "τ = 2 ranks", "1.67 heroes, 1.67 bloats (28% each)",
+    for fact in ("3, from step 0 to 20", "6 in 2 layers", "8 examples in 3 batches", "τ = 2 ranks",
+                 "1.67 heroes, 1.67 bloats (28% each)",
                  "finished", "to mean"):  # fmt: skip
         assert fact in texts
 

@@ -207,7 +207,7 @@ def test_what_is_unknown_is_refused(tmp_path):
         tables = SeedTables(runs)
         for options, message in (
             ({"score": "accuracy"}, "the score must be one of exact_match, loss; got 'accuracy'."),
-            ({"x": "log"}, "the step axis must be one of linear, symlog; got 'log'."),
+            ({"x": "symlog"}, "the step axis must be one of log, linear; got 'symlog'."),
             (
                 {"panels": ("roles",)},
                 f"the panels of several runs must be some of {', '.join(SEED_PANELS)}; got roles.",

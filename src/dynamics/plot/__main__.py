@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m dynamics.plot",
         description="Draw a run file, also while training still writes to it: accuracy, the rank correlation of "
         "gradients and causes, the role of every component, the roles in each layer, and how faithful rankings are.",
-        epilog="Examples: python -m dynamics.plot run.h5; python -m dynamics.plot run.h5 -o figure.png --x symlog; "
+        epilog="Examples: python -m dynamics.plot run.h5; python -m dynamics.plot run.h5 -o figure.png --x linear; "
         "python -m dynamics.plot runs/sort-*/run.h5",
     )
     result.add_argument(
@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         help="smallest gap, in ranks, that makes a hero or a bloat; default 0.3 x components, rounded",
     )
     result.add_argument(
-        "--x", choices=SCALES, default="linear", help="step axis; symlog gives early steps more room (default linear)"
+        "--x", choices=SCALES, default="log", help="step axis: log (default; step 0 has its place), or linear"
     )
     result.add_argument(
         "--chart",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import altair as alt
 import pandas as pd
@@ -10,8 +11,12 @@ import pandas as pd
 from dynamics.analysis.accuracy import PROBE
 from dynamics.analysis.windows import WINDOWS
 from dynamics.plot.axes import Panel, StepAxis, named, rows
+from dynamics.plot.grokking_marks import grokking_marks, grokking_words, marked
 from dynamics.plot.marks import labels, number, point_size, spread, tooltip
 from dynamics.plot.palette import FAINT, GREEN, INK, MUTED, PURPLE, SERIES_COLOURS, SHADE, WIDTH
+
+if TYPE_CHECKING:
+    from dynamics.plot.tables import Grokking
 
 HEIGHT = 150
 # What our own module logs, in words. Metrics of other modules keep their names.
@@ -25,8 +30,11 @@ _KNOWN = {
 _NOISY = re.compile("train", re.IGNORECASE)
 
 
-def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
-    """Draw the accuracy table: the probe bold, single training batches thin, every line labelled at its end."""
+def accuracy_panel(accuracy: pd.DataFrame, grokking: Grokking, axis: StepAxis) -> Panel:
+    """Draw the accuracy table: the probe bold, single training batches thin, every line labelled at its end.
+
+    Below it, when each series rises.
+    """
     names = list(dict.fromkeys(accuracy["series"]))
     others = iter(SERIES_COLOURS * len(names))
     style = {}
@@ -58,21 +66,29 @@ def accuracy_panel(accuracy: pd.DataFrame, axis: StepAxis) -> Panel:
     ]
     low, high = WINDOWS["paper"]
     window = named("window").mark_rect(color=SHADE, opacity=1).encode(y=_share("low"), y2="high:Q")
-    chart = alt.layer(window, *layers, labels(ends, fontSize=11.5)).properties(
+    marks, height = grokking_marks(grokking, style, axis, HEIGHT)
+    # Of what the marks are drawn in, the colours are not those of lines.
+    drawn = alt.layer(window, *layers, labels(ends, fontSize=11.5), *marks).resolve_scale(color="independent")
+    chart = drawn.properties(
         width=WIDTH,
-        height=HEIGHT,
+        height=height,
         title=alt.Title(
-            "Accuracy",
-            subtitle="An example counts when every one of its target tokens is right. Shaded: 20 to 75 %, where "
-            "the paper compares G with C; near 0 and 100 % C is mostly ties.",
+            "Accuracy, and when it rises" if marks else "Accuracy",
+            subtitle=[
+                "An example counts when every one of its target tokens is right. Shaded: 20 to 75 %, where "
+                "the paper compares G with C; near 0 and 100 % C is mostly ties.",
+                *grokking_words(grokking, style),
+            ],
         ),
     )
-    return chart, {"accuracy": rows(accuracy), "window": [{"low": low, "high": high}]}
+    data = {"accuracy": rows(accuracy), "window": [{"low": low, "high": high}]}
+    return chart, data | ({"times": rows(marked(grokking))} if marks else {})
 
 
 def _share(field: str) -> alt.Y:
     return alt.Y(
         f"{field}:Q",
-        scale=alt.Scale(domain=[0, 1]),
+        # In pixels, since there may be more below.
+        scale=alt.Scale(domain=[0, 1], range=[HEIGHT, 0]),
         axis=alt.Axis(title="exact match (share of examples)", format="%", values=[0, 0.25, 0.5, 0.75, 1]),
     )

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from copy import copy
+from itertools import pairwise
 from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from dynamics.plot.palette import WIDTH
+
 _FEW = 8
-"""About how many ticks the axis has."""
+"""About how many ticks a linear axis has."""
+_DECADE = 10
+"""An axis that ends before so many units is nearly linear all along."""
+_DIGIT = 6.2
+"""Width of a digit of the axis, in pixels."""
 _WIDEST = 20
 """The last cell takes at most this part of the axis."""
 DIGITS = 5
@@ -29,12 +36,13 @@ class StepAxis:
     Args:
         snapshots: Step of each snapshot, ascending.
         logged: Steps of everything else that is shown.
-        kind: ``"linear"``, or ``"symlog"``, which gives early steps more room.
+        kind: ``"log"`` or ``"linear"``. A logarithmic axis is linear up to the first snapshot after step 0, so that it
+            has a place for step 0, too.
     """
 
     def __init__(self, snapshots: np.ndarray, logged: np.ndarray, kind: str) -> None:
         self.kind, self.title = kind, ""
-        # Where symlog turns from linear to logarithmic: at the first step that tells something new.
+        # Where the axis turns from linear to logarithmic: at the first step that tells something new.
         self.unit = int(min(snapshots[snapshots > 0], default=1))
         self._ends = dict(zip(snapshots.tolist(), snapshots[1:].tolist(), strict=False))
         self._ends[int(snapshots[-1])] = last = self._last_end(snapshots)
@@ -58,11 +66,13 @@ class StepAxis:
 
     def x(self, field: str = "step") -> alt.X:
         """Return the encoding of a field along the axis."""
-        scale: dict[str, Any] = {"domain": [self.low, self.high], "nice": False, "type": self.kind}
+        scale: dict[str, Any] = {"domain": [self.low, self.high], "nice": False, "type": "linear"}
         axis: dict[str, Any] = {"title": self.title or None, "format": ",d", "labelOverlap": True, "labelFlush": False}
-        if self.kind == "symlog":
-            scale["constant"] = self.unit
-            axis["values"] = _ticks(self.unit, self.low, self.high)
+        if self.kind == "log":
+            # Vega's logarithmic axis with a place for 0.
+            scale |= {"type": "symlog", "constant": self.unit}
+        if self.kind == "log" and self.high >= _DECADE * self.unit:
+            axis["values"] = self._ticks()
         elif self.high - self.low <= _FEW:
             axis["values"] = list(range(self.low, self.high + 1))
         else:
@@ -74,18 +84,31 @@ class StepAxis:
         first, last = int(snapshots[0]), int(snapshots[-1])
         if len(snapshots) < 2:
             return last + 1
-        if self.kind == "symlog":
+        if self.kind == "log":
             low, high = math.log1p(first / self.unit), math.log1p(last / self.unit)
             widest = self.unit * math.expm1(high + (high - low) / _WIDEST) - last
         else:
             widest = (last - first) / _WIDEST
         return last + max(1, round(min(last - int(snapshots[-2]), widest)))
 
+    def _place(self, step: int) -> float:
+        """Return where a step lies on the logarithmic axis, in pixels."""
+        at = (math.log1p(x / self.unit) for x in (step, self.low, self.high))
+        step_at, low_at, high_at = at
+        return WIDTH * (step_at - low_at) / (high_at - low_at)
 
-def _ticks(unit: int, low: int, high: int) -> list[int]:
-    decades = range(int(math.log10(unit)), int(math.log10(max(high, 1))) + 1)
-    marks = [leading * 10**decade for decade in decades for leading in (1, 2, 5)]
-    return [tick for tick in (0, *marks) if low <= tick <= high and (tick == 0 or tick >= unit)]
+    def _ticks(self) -> list[int]:
+        """Return 0, and as many round steps of each decade as have room for their labels."""
+        decades = range(int(math.log10(self.unit)), int(math.log10(self.high)) + 1)
+        for leading, every in (((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
+            marks = [first * 10**decade for decade in decades[::every] for first in leading]
+            ticks = [tick for tick in (0, *marks) if self.low <= tick <= self.high and (tick == 0 or tick >= self.unit)]
+            places = [self._place(tick) for tick in ticks]
+            widths = [_DIGIT * len(f"{tick:,}") for tick in ticks]
+            pairs = zip(pairwise(places), pairwise(widths), strict=True)
+            if all(b - a >= (left + right) / 2 + _DIGIT for (a, b), (left, right) in pairs):
+                break
+        return ticks
 
 
 def rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from dynamics.analysis import Timeline
 from dynamics.store import Run
 
@@ -23,8 +25,14 @@ class Fact(NamedTuple):
     brief: bool = True
 
 
-def facts(run: Run, timeline: Timeline) -> tuple[Fact, ...]:
-    """Return the facts of a run; those that its metadata does not hold are left out."""
+def facts(run: Run, timeline: Timeline, batch_sizes: np.ndarray) -> tuple[Fact, ...]:
+    """Return the facts of a run; those that its metadata does not hold are left out.
+
+    Args:
+        run: The run.
+        timeline: Its roles.
+        batch_sizes: Examples in each batch of its probe, ``(batch,)``.
+    """
     n, steps = len(timeline.components), timeline.steps
     layers = len({component.layer for component in timeline.components})
     expected = timeline.chance * n
@@ -32,6 +40,10 @@ def facts(run: Run, timeline: Timeline) -> tuple[Fact, ...]:
         Fact("Run file", str(run.path), brief=False),
         Fact("Snapshots", f"{len(steps):,}, from step {steps[0]:,} to {steps[-1]:,}"),
         Fact("Components", f"{n} in {layers} layer{'s' * (layers != 1)}"),
+        Fact(
+            "Probe",
+            f"{_counted(int(batch_sizes.sum()), 'example')} in {_counted(len(batch_sizes), 'batch', 'batches')}",
+        ),
         Fact("Threshold", f"τ = {timeline.threshold:g} ranks"),
         Fact("By chance", f"{expected:.3g} heroes, {expected:.3g} bloats ({timeline.chance:.0%} each)"),
         Fact("Ablation", f"to {timeline.baseline}", brief=False),
@@ -44,3 +56,7 @@ def facts(run: Run, timeline: Timeline) -> tuple[Fact, ...]:
         changed = " + uncommitted changes" if git.get("uncommitted_changes") else ""
         found.append(Fact("Git commit", f"{str(git['commit'])[:10]}{changed}", brief=False))
     return tuple(found)
+
+
+def _counted(number: int, one: str, several: str = "") -> str:
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -27,15 +28,16 @@ EXPLANATION = (
     ("Hidden Heroes", "(blue) matter far more than their gradients show;"),
     ("Gradient Bloats", "(orange) have large gradients but matter little."),
 )
-SCALES = ("linear", "symlog")
+SCALES = ("log", "linear")
+"""The step axes; the first is the default."""
 PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
-    "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, axis),
-    "rho": lambda tables, axis: rho_panel(tables.rho, axis),
-    "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis),
+    "accuracy": lambda tables, axis: accuracy_panel(tables.accuracy, tables.grokking, axis),
+    "rho": lambda tables, axis: rho_panel(tables.rho, axis, tables.level),
+    "agreement": lambda tables, axis: agreement_panel(tables.agreement, axis, tables.level),
     "self_repair": lambda tables, axis: self_repair_panel(tables.self_repair, axis),
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
-    "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+    "layers": lambda tables, axis: layers_panel(tables.layers, tables.components, axis, tables.level),
     "causal_map": lambda tables, axis: causal_map_panel(tables.shares, axis),
     "attribution_map": lambda tables, axis: attribution_map_panel(tables.shares, axis),
     "ratio_to_sum": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_sum"),
@@ -75,7 +77,7 @@ def panels_of(chart: str) -> tuple[str, ...]:
 def figure(
     tables: Tables,
     score: str = "exact_match",
-    x: str = "linear",
+    x: str = SCALES[0],
     panels: Collection[str] = CHARTS["timeline"],
     title: bool = True,
 ) -> alt.VConcatChart:
@@ -84,7 +86,7 @@ def figure(
     Args:
         tables: The tables of the run.
         score: What the roles shown first come from: ``"exact_match"`` or ``"loss"``.
-        x: ``"linear"`` or ``"symlog"`` steps.
+        x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         panels: Which of `PANELS` to draw; their order is always the same.
         title: Put the run's name and facts above; a page that shows them itself does not need that.
 
@@ -105,11 +107,13 @@ def figure(
     for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
-    brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
+    brief = [f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief]
+    # More than fit in a line.
+    lines = ["   ·   ".join(some) for some in (brief[:3], brief[3:])]
     parameters = [roles_by(score)]
     if "attribution_map" in filled:
         parameters.append(method(tables.run.methods))
-    return assemble(list(filled.values()), parameters, (tables.name, [explanation, brief]) if title else None)
+    return assemble(list(filled.values()), parameters, (tables.name, [explanation, *lines]) if title else None)
 
 
 def assemble(
@@ -128,8 +132,8 @@ def assemble(
     with warnings.catch_warnings():
         # One selection for all panels is what links them; Altair warns that it makes one of many.
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
-        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "shape", "x", "y"), "independent")
+        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config())
+    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "opacity", "shape", "x", "y"), "independent")
     chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title
@@ -145,4 +149,13 @@ def assemble(
                 subtitleLineHeight=18,
             )
         )
+    # Last, since every change copies the chart.
+    chart["datasets"] = data
     return chart
+
+
+def specification(chart: alt.VConcatChart) -> dict[str, Any]:
+    """Return what `to_dict` of a chart returns, without that Altair looks at every number of its data."""
+    bare = chart.copy(deep=False)
+    data, bare["datasets"] = bare["datasets"], alt.Undefined
+    return {**bare.to_dict(), "datasets": data}

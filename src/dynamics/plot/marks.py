@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
 from dynamics.plot.palette import LABEL_GAP, MUTED, WIDTH
 
@@ -13,6 +14,42 @@ from dynamics.plot.palette import LABEL_GAP, MUTED, WIDTH
 def number(field: str, pattern: str = ".3~g") -> str:
     """Return the expression that writes a field's number, or says that it is undefined instead of showing a 0."""
     return f"isValid(datum.{field}) ? format(datum.{field}, '{pattern}') : 'undefined'"
+
+
+def interval(low: str, high: str, pattern: str = "+.2~f") -> str:
+    """Return the expression that writes an interval between two fields, or says that it is undefined."""
+    ends = " + ' to ' + ".join(f"format(datum.{field}, '{pattern}')" for field in (low, high))
+    return f"isValid(datum.{low}) ? {ends} : 'undefined'"
+
+
+def bands(
+    base: alt.Chart, low: str, high: str, y: alt.Y, opacity: float = 1, alone: float = 5
+) -> tuple[alt.Chart, alt.Chart]:
+    """Return a band between two fields along the steps, with gaps where they are missing.
+
+    A row between two gaps, which `lonely` marks, has no width: it is a line of its own.
+
+    Args:
+        base: A chart with its x and colour.
+        low: The lower field.
+        high: The upper one.
+        y: The vertical axis that the band shares.
+        opacity: Of the band.
+        alone: Width of that line, in pixels.
+    """
+    y = y.copy()
+    y["shorthand"] = f"{low}:Q"
+    base = base.encode(y=y, y2=f"{high}:Q")
+    single = base.transform_filter(f"datum.lonely && isValid(datum.{low})")
+    return base.mark_area(opacity=opacity), single.mark_rule(strokeWidth=alone, opacity=opacity)
+
+
+def lonely(table: pd.DataFrame, field: str, groups: str | list[str]) -> pd.Series:
+    """Return which rows have a value while the rows before and after in their group have none."""
+    known = table[field].notna()
+    keys = [table[name] for name in ([groups] if isinstance(groups, str) else groups)]
+    before, after = (known.groupby(keys).shift(by, fill_value=False) for by in (1, -1))
+    return known & ~before & ~after
 
 
 def tooltip(title: str, lines: Mapping[str, str]) -> alt.ExprRef:

@@ -12,7 +12,7 @@ import vl_convert
 from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
 from dynamics.plot.facts import Fact
-from dynamics.plot.figure import figure, panels_of
+from dynamics.plot.figure import figure, panels_of, specification
 from dynamics.plot.page import page
 from dynamics.plot.tables import Tables
 from dynamics.store import open_run
@@ -56,7 +56,7 @@ def draw_run(
     score: str = "exact_match",
     baseline: str = "mean",
     threshold: float | None = None,
-    x: str = "linear",
+    x: str = "log",
     chart: str = "timeline",
     panels: Collection[str] | None = None,
 ) -> Path:
@@ -68,7 +68,7 @@ def draw_run(
         score: What the roles come from: ``"exact_match"`` or ``"loss"``. The HTML page can switch.
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
-        x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+        x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         chart: Which of `CHARTS` to draw, or ``"all"``.
         panels: Which of `PANELS` to draw instead of the chart's own.
 
@@ -82,8 +82,8 @@ def draw_run(
     chosen = panels_of(chart) if panels is None else panels
     with open_run(run_path) as run:
         tables = Tables(run, baseline, threshold)
-        specification = figure(tables, score, x, chosen, title=kind != ".html").to_dict()
-        return write_figure(path, specification, tables.name, tables.facts, len(run.steps) * len(run.components))
+        drawn = specification(figure(tables, score, x, chosen, title=kind != ".html"))
+        return write_figure(path, drawn, tables.name, tables.facts, len(run.steps) * len(run.components))
 
 
 def write_figure(path: Path, specification: dict[str, Any], name: str, facts: Sequence[Fact], n_cells: int) -> Path:

@@ -12,6 +12,8 @@ INK, MUTED, FAINT, GRID, SHADE = "#1c2127", "#68717c", "#aab1ba", "#e9ecef", "#f
 HERO, BLOAT, ALIGNED, UNDEFINED = "#0072b2", "#e2631a", "#d3d9e0", "#f4f5f7"
 ROLE_COLOURS = {"hero": HERO, "bloat": BLOAT, "aligned": ALIGNED, "undefined": UNDEFINED}
 GREEN, PURPLE, OCHRE, ROSE = "#2f9277", "#8463b0", "#a98a2c", "#b5577d"
+LUCK, CHOSEN = "#eceff2", "#fff1bf"
+"""Behind what luck alone gives, and behind what the reader chose."""
 SERIES_COLOURS = (GREEN, PURPLE, OCHRE, ROSE, MUTED)
 
 UNKNOWN = "#d4d8de"

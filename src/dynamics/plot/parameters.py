@@ -38,14 +38,24 @@ def method(methods: Sequence[str]) -> alt.Parameter:
 def selected() -> alt.Parameter:
     """Return the selection of components: a click takes one, with shift more, a double click none.
 
-    Every chart whose rows have a ``component`` can take part, by `Chart.add_params`: the selection is one for all.
+    Every chart whose rows have a ``component`` can take part, by `Chart.add_params`: the selection is one for all. A
+    click on anything else in such a chart, as on a bar that stands for a layer, changes nothing.
     """
-    return alt.selection_point(name=SELECTED, fields=["component"], on="click", clear="dblclick")
+    return alt.selection_point(name=SELECTED, fields=["component"], on=_click_on("component"), clear="dblclick")
 
 
 def chosen_run() -> alt.Parameter:
     """Return the selection of runs, where several are drawn: a click takes one, with shift more, a double click none.
 
-    Every chart whose rows have a ``run`` can take part.
+    Every chart whose rows have a ``run`` can take part; a click on anything else in it changes nothing.
     """
-    return alt.selection_point(name=CHOSEN_RUN, fields=["run"], on="click", clear="dblclick")
+    return alt.selection_point(name=CHOSEN_RUN, fields=["run"], on=_click_on("run"), clear="dblclick")
+
+
+def _click_on(field: str) -> str:
+    return f"click[event.item && event.item.datum && isValid(event.item.datum.{field})]"
+
+
+def chosen(column: str) -> str:
+    """Return the expression of a column that a row holds for both scores, ``..._exact_match`` and ``..._loss``."""
+    return f"({ROLES_BY} === 'loss' ? datum.{column}_loss : datum.{column}_exact_match)"

@@ -9,10 +9,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from dynamics.analysis import SCORES
 from dynamics.plot.axes import Panel, StepAxis, columns, flattened
 from dynamics.plot.marks import labels, number, pixels, tooltip
 from dynamics.plot.palette import FAINT, INK, MUTED, ROLE_COLOURS, WIDTH
-from dynamics.plot.parameters import ROLES_BY
+from dynamics.plot.parameters import ROLES_BY, chosen, selected
 
 _LEGEND = {
     "hero": "Hidden Hero",
@@ -22,6 +23,10 @@ _LEGEND = {
 }
 _LINE = 10.0
 """Least height of a line of small labels, in pixels."""
+_PALEST, _UNSURE = 0.3, 0.2
+"""Opacity of a role that at most this share of the resamples has."""
+_DIMMED = 0.1
+"""Opacity of cells that are not selected, when others are."""
 
 
 class RasterLayout:
@@ -49,7 +54,8 @@ class RasterLayout:
             for position, index in enumerate(np.flatnonzero(self.layers == layer)):
                 middle = self.top[index] + self.row / 2
                 if position % stride == 0 and middle - free >= _LINE - 0.5:
-                    texts.append({"text": self.labels[index], "y": middle, "colour": MUTED})
+                    label = self.labels[index]
+                    texts.append({"text": label, "y": middle, "colour": MUTED, "component": label})
                     free = middle
         return texts
 
@@ -66,16 +72,22 @@ class RasterLayout:
 
 
 def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
-    """Draw each cell from its snapshot's step to the next, coloured by the role; tooltips hold every number."""
+    """Draw each cell from its snapshot's step to the next, coloured by the role; tooltips hold every number.
+
+    The more resamples give the role, too, the more opaque is the cell. A click selects a component.
+    """
     layout = RasterLayout(cells.drop_duplicates("component"))
     cells = cells.assign(end=axis.ends(cells["step"]), y=np.tile(layout.top, len(cells) // len(layout.top)))
+    defined = any((cells[f"role_{score}"] != "undefined").any() for score in SCORES)
+    known = any(cells[f"p_hero_{score}"].notna().any() for score in SCORES)
+    selection = selected()
     by_score: dict[str, str] = {}
     for name, score in (("accuracy", "exact_match"), ("loss", "loss")):
         by_score |= {
             f"C by {name}": number(f"causal_{score}"),
             f"rank of C by {name}": number(f"rank_causal_{score}", ".1~f"),
             f"Δ by {name}": number(f"delta_{score}", "+.1~f"),
-            f"role by {name}": f"datum.role_{score}",
+            f"role by {name}": f"datum.role_{score} + ({_sure(score)})",
         }
     hint = tooltip(
         "datum.component + ', step ' + format(datum.step, ',d')",
@@ -89,9 +101,13 @@ def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
         flattened("cells", cells)
         .transform_calculate(
             y2=f"datum.y + {layout.row:g}",
-            role=f"{ROLES_BY} === 'loss' ? datum.role_loss : datum.role_exact_match",
+            role=chosen("role"),
+            p_hero=chosen("p_hero"),
+            p_bloat=chosen("p_bloat"),
         )
-        .mark_rect(opacity=1, tooltip=hint, strokeWidth=1 if framed else 0.4)
+        # Where nothing is known of it, as in undefined cells, the colour is full.
+        .transform_calculate(sure=f"isValid(datum.p_hero) ? {_probability('datum.role', 'datum.p_')} : 1")
+        .mark_rect(tooltip=hint, strokeWidth=1 if framed else 0.4, cursor="pointer")
         .encode(
             x=axis.x(),
             x2="end:Q",
@@ -101,25 +117,78 @@ def roles_panel(cells: pd.DataFrame, axis: StepAxis) -> Panel:
                 "role:N",
                 scale=colours,
                 legend=alt.Legend(
-                    labelExpr=f"{_LEGEND!r}[datum.label]", symbolStrokeColor=FAINT, symbolStrokeWidth=0.6
+                    labelExpr=f"{_LEGEND!r}[datum.label]",
+                    symbolStrokeColor=FAINT,
+                    symbolStrokeWidth=0.6,
+                    symbolOpacity=1,
                 ),
             ),
             stroke=alt.value("white") if framed else alt.Stroke("role:N", scale=colours, legend=None),
+            opacity=alt.condition(selection, _opacity(known), alt.value(_DIMMED)),
         )
+        .add_params(selection)
     )
     undefined = (cells["role_exact_match"] == "undefined").any()
-    note = " Undefined: C is the same for all, as C by accuracy is while accuracy is 0." if undefined else ""
+    notes = []
+    if known:
+        notes.append("The paler, the less sure: opacity is the share of resampled probes that give it that role, too.")
+    elif defined:
+        notes.append("How sure a role is cannot be told: the probe has a single batch, and none can be resampled.")
+    if undefined:
+        notes.append("Undefined: C is the same for all, as C by accuracy is while accuracy is 0.")
     small = min(10.5, max(8.5, layout.row - 1))
     chart = alt.layer(
         raster,
-        labels(layout.component_labels(), "left", fontSize=small),
+        # The raster's selection hears of clicks on all of the panel's marks, but Vega-Lite keeps those from the mouse
+        # that have no tooltip.
+        labels(
+            layout.component_labels(),
+            "left",
+            fontSize=small,
+            cursor="pointer",
+            tooltip=alt.ExprRef("datum.component + ': click to select'"),
+        ).encode(
+            color=alt.condition(selection, alt.value(INK), alt.value(MUTED), empty=False),
+            opacity=alt.condition(selection, alt.value(1), alt.value(0.4)),
+        ),
         labels(layout.layer_labels(), fontSize=11.5),
     ).properties(
         width=WIDTH,
         height=layout.height,
         title=alt.Title(
             text=alt.ExprRef(f"'Roles, with C by ' + ({ROLES_BY} === 'loss' ? 'loss' : 'accuracy')"),
-            subtitle=f"A row is a component; a cell lasts from its snapshot to the next.{note}",
+            subtitle=[
+                "A row is a component; a cell lasts from its snapshot to the next. "
+                "A click on a row selects its component, a double click none.",
+                *notes,
+            ],
         ),
     )
     return chart, {"cells": columns(cells)}
+
+
+def _probability(role: str, prefix: str, suffix: str = "") -> str:
+    """Return the expression of the share of resamples in which a component has the role."""
+    hero, bloat = f"{prefix}hero{suffix}", f"{prefix}bloat{suffix}"
+    return f"({role} === 'hero' ? {hero} : {role} === 'bloat' ? {bloat} : 1 - {hero} - {bloat})"
+
+
+def _sure(score: str) -> str:
+    """Return the expression that writes that share, or nothing if there is none."""
+    share = _probability(f"datum.role_{score}", "datum.p_", f"_{score}")
+    return f"isValid(datum.p_hero_{score}) ? ', in ' + format({share}, '.0%') + ' of resamples' : ''"
+
+
+def _opacity(known: bool) -> alt.Opacity:
+    legend = alt.Legend(
+        values=[0.4, 0.6, 0.8, 1],
+        labelExpr="datum.value === 1 ? '100% of resamples' : format(datum.value, '.0%')",
+        symbolFillColor=MUTED,
+        symbolStrokeWidth=0,
+        # Beside the legend of roles.
+        orient="none",
+        legendX=440,
+        legendY=-23,
+    )
+    scale = alt.Scale(domain=[_UNSURE, 1], range=[_PALEST, 1], clamp=True)
+    return alt.Opacity("sure:Q", scale=scale, legend=legend if known else None)

@@ -45,7 +45,7 @@ SEED_PANELS: dict[str, Callable[[SeedTables, StepAxis], Panel | None]] = {
 def seeds_figure(
     tables: SeedTables,
     score: str = "exact_match",
-    x: str = "linear",
+    x: str = SCALES[0],
     panels: Collection[str] = tuple(SEED_PANELS),
     title: bool = True,
 ) -> alt.VConcatChart:
@@ -56,7 +56,7 @@ def seeds_figure(
     Args:
         tables: The tables of the runs.
         score: What C is measured in at first: ``"exact_match"`` or ``"loss"``.
-        x: ``"linear"`` or ``"symlog"`` steps.
+        x: ``"log"`` (step 0 shown) or ``"linear"`` steps.
         panels: Which of `SEED_PANELS` to draw; their order is always the same.
         title: Put the runs' name and facts above; a page that shows them itself does not need that.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dynamics.analysis.windows import Window
 from dynamics.errors import PlotError
+from dynamics.plot.figure import specification
 from dynamics.plot.output import checked, write_figure
 from dynamics.plot.seeds_figure import SEED_PANELS, SEEDS, seeds_figure
 from dynamics.plot.seeds_tables import SeedTables, shared_folder
@@ -19,7 +20,7 @@ def draw_runs(
     score: str = "exact_match",
     baseline: str = "mean",
     threshold: float | None = None,
-    x: str = "linear",
+    x: str = "log",
     window: Window = "paper",
     panels: Collection[str] | None = None,
 ) -> Path:
@@ -32,7 +33,7 @@ def draw_runs(
         score: What C is measured in: ``"exact_match"`` or ``"loss"``. The HTML page can switch.
         baseline: What ablated outputs were replaced by, ``"mean"`` or ``"zero"``; what pruning costs is always by mean.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
-        x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+        x: ``"log"``, with step 0 in its place, or ``"linear"`` steps.
         window: Accuracies on the probe of the snapshots in which roles are counted: a name among `WINDOWS`, or least
             and largest.
         panels: Which of `SEED_PANELS` to draw; default all.
@@ -47,8 +48,8 @@ def draw_runs(
     with open_runs(files) as runs:
         tables = SeedTables(runs, window, baseline, threshold)
         chosen = tuple(SEED_PANELS) if panels is None else panels
-        specification = seeds_figure(tables, score, x, chosen, title=path.suffix.lower() != ".html").to_dict()
-        return write_figure(path, specification, tables.name, tables.facts, len(tables.rho_by_run))
+        drawn = specification(seeds_figure(tables, score, x, chosen, title=path.suffix.lower() != ".html"))
+        return write_figure(path, drawn, tables.name, tables.facts, len(tables.rho_by_run))
 
 
 def _default(files: Sequence[Path]) -> Path:

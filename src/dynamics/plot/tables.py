@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -16,9 +17,30 @@ from dynamics.analysis import (
     signed_share,
     thin,
 )
+from dynamics.analysis.delays import GrokkingRule
 from dynamics.analysis.importance import SCORES, require_snapshots
+from dynamics.analysis.roles import BLOAT, HERO
+from dynamics.errors import AnalysisError
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
+
+_PLURAL = {HERO: "heroes", BLOAT: "bloats"}
+
+
+class Grokking(NamedTuple):
+    """When accuracies rise, and whether the delay between them is grokking.
+
+    Attributes:
+        times: The table ``times`` of `GrokkingReport`; empty if that can't be made.
+        delays: Its table ``delays``; empty likewise.
+        rule: What counts as what.
+        note: What else is to be known, a sentence: why there are no tables, or that nothing is memorised.
+    """
+
+    times: pd.DataFrame
+    delays: pd.DataFrame
+    rule: GrokkingRule
+    note: str = ""
 
 
 class Tables:
@@ -49,12 +71,36 @@ class Tables:
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
         """Return what to know about the run, by name."""
-        return facts(self.run, self.findings.by[SCORES[0]].timeline)
+        found = self.findings.by[SCORES[0]]
+        return facts(self.run, found.timeline, found.sums.sizes)
+
+    @property
+    def level(self) -> float:
+        """Return the level of all intervals and bands."""
+        return self.findings.resampling.level
+
+    @cached_property
+    def components(self) -> pd.DataFrame:
+        """Return the components, in order: ``component, layer, kind, head``."""
+        columns = {"component": "label", "layer": "layer", "kind": "kind", "head": "head"}
+        listed = self.run.components
+        return pd.DataFrame({name: [getattr(c, key) for c in listed] for name, key in columns.items()})
 
     @cached_property
     def accuracy(self) -> pd.DataFrame:
         """Return ``step, series, accuracy, averaged``."""
         return thin(self.findings.accuracy)
+
+    @cached_property
+    def grokking(self) -> Grokking:
+        """Return `GrokkingReport.times` and `GrokkingReport.delays`."""
+        try:
+            report = self.findings.grokking
+        except AnalysisError as error:
+            # Two training accuracies, say: the rest of the picture does not depend on this.
+            return Grokking(pd.DataFrame(), pd.DataFrame(), GrokkingRule(), str(error))
+        note = "Every batch is new: nothing is memorised." if report.fresh else ""
+        return Grokking(report.times, report.delays, report.rule, note)
 
     @cached_property
     def rho(self) -> pd.DataFrame:
@@ -98,9 +144,21 @@ class Tables:
 
     @cached_property
     def layers(self) -> pd.DataFrame:
-        """Return a row for each snapshot and layer: ``step, layer, components, chance``, and both counts by score."""
-        parts = {score: found.timeline.layer_table() for score, found in self.findings.by.items()}
-        return _side_by_side(parts, ["heroes", "bloats"])
+        """Return a row for each snapshot and layer: ``step, layer, components, chance``, and counts for each score.
+
+        ``heroes``, ``bloats``, and of each ``_low`` and ``_high``, the band of the count by luck, and ``_p``.
+        """
+        parts = {}
+        for score, found in self.findings.by.items():
+            table = found.timeline.layer_table()
+            for role, counts in found.counts.dropna(subset="layer").groupby("role"):
+                name = _PLURAL[str(role)]
+                named = {"low": f"{name}_low", "high": f"{name}_high", "p_value": f"{name}_p"}
+                of_role = counts[["step", "layer", *named]].rename(columns=named).astype({"layer": "int64"})
+                table = table.merge(of_role, on=["step", "layer"], validate="one_to_one")
+            parts[score] = table
+        by_score = [f"{name}{end}" for name in _PLURAL.values() for end in ("", "_low", "_high", "_p")]
+        return _side_by_side(parts, by_score)
 
     @cached_property
     def self_repair(self) -> pd.DataFrame:
