@@ -59,6 +59,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="PANEL",
         help=f"which panels to draw, instead of those of a chart: {', '.join(PANELS)}",
     )
+    result.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="which snapshot the rank scatter shows first, by its optimizer step; default: the last whose accuracy "
+        "lies between 20 and 75 %%, if there is one",
+    )
     return result
 
 
@@ -82,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.x,
             given.chart,
             given.panels,
+            given.step,
         )
         print(path)
     except DynamicsError as error:

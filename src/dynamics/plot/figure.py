@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 
 import altair as alt
@@ -10,13 +11,15 @@ from dynamics.analysis.importance import check_score
 from dynamics.errors import AnalysisError
 from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.agreement_panel import agreement_panel
-from dynamics.plot.axes import Data, Panel, StepAxis
+from dynamics.plot.axes import Data, Panel, StepAxis, merged
+from dynamics.plot.bump_panel import bump_panel
 from dynamics.plot.faithfulness_panel import curve_panel, faithfulness_panel
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
-from dynamics.plot.parameters import roles_by
+from dynamics.plot.parameters import at_snapshot, roles_by
 from dynamics.plot.rho_panel import rho_panel
 from dynamics.plot.roles_panel import roles_panel
+from dynamics.plot.scatter_panel import scatter_panel
 from dynamics.plot.self_repair_panel import self_repair_panel
 from dynamics.plot.tables import Tables
 
@@ -33,13 +36,18 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+    "scatter": lambda tables, _: scatter_panel(tables.cells, tables.snapshots),
+    "bump_causal": lambda tables, axis: bump_panel(tables.cells, tables.snapshots, axis, "causal"),
+    "bump_gradient": lambda tables, axis: bump_panel(tables.cells, tables.snapshots, axis, "gradient"),
     "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
-WITHOUT_STEPS = ("curve",)
+WITHOUT_STEPS = ("scatter", "curve")
 """The panels that have another horizontal axis than the optimizer steps."""
 CHARTS: dict[str, tuple[str, ...]] = {
     "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
+    "scatter": ("scatter",),
+    "bump": ("bump_causal", "bump_gradient"),
 }
 """The charts of a run by name: each is some panels, whose selections are linked."""
 ALL = "all"
@@ -68,6 +76,7 @@ def figure(
     x: str = "linear",
     panels: Collection[str] = CHARTS["timeline"],
     title: bool = True,
+    step: int | None = None,
 ) -> alt.VConcatChart:
     """Return a picture of a run, data included.
 
@@ -77,15 +86,19 @@ def figure(
         x: ``"linear"`` or ``"symlog"`` steps.
         panels: Which of `PANELS` to draw; their order is always the same.
         title: Put the run's name and facts above; a page that shows them itself does not need that.
+        step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
-        AnalysisError: If the score, the step axis or a panel is unknown, or there is nothing to draw.
+        AnalysisError: If the score, the step axis, a panel or the step is unknown, or there is nothing to draw.
     """
     check_score(score)
     if x not in SCALES:
         raise AnalysisError(f"the step axis must be one of {', '.join(SCALES)}; got {x!r}.")
     if not panels or not set(panels) <= set(PANELS):
         raise AnalysisError(f"the panels must be some of {', '.join(PANELS)}; got {', '.join(panels) or 'none'}.")
+    if step is not None and "scatter" not in panels:
+        raise AnalysisError(f"a step chooses what the panel scatter shows, but the panels are {', '.join(panels)}.")
+    shown = tables.shown_snapshot(step, score) if "scatter" in panels else None
     axis = StepAxis(tables.run.steps, tables.accuracy["step"].to_numpy(), x)
     chosen = {name: build for name, build in PANELS.items() if name in panels}
     filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
@@ -96,7 +109,8 @@ def figure(
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
     brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
-    return assemble(list(filled.values()), [roles_by(score)], (tables.name, [explanation, brief]) if title else None)
+    parameters = [roles_by(score), at_snapshot(shown, tables.run.steps.tolist())]
+    return assemble(list(filled.values()), parameters, (tables.name, [explanation, brief]) if title else None)
 
 
 def assemble(
@@ -111,12 +125,13 @@ def assemble(
     """
     data: Data = {}
     for _, panel_data in panels:
-        data |= panel_data
-    chart = (
-        alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-        .add_params(*parameters)
-        .resolve_scale(color="independent", y="independent", x="independent")
-    )
+        data = merged(data, panel_data)
+    with warnings.catch_warnings():
+        # One selection for all panels is what links them; Altair warns that it makes one of many.
+        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
+        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
+    own = dict.fromkeys(("color", "fill", "stroke", "shape", "x", "y"), "independent")
+    chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title
         chart = chart.properties(

@@ -53,6 +53,7 @@ def draw_run(
     x: str = "linear",
     chart: str = "timeline",
     panels: Collection[str] | None = None,
+    step: int | None = None,
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -65,6 +66,7 @@ def draw_run(
         x: ``"linear"``, or ``"symlog"`` to give early steps more room.
         chart: Which of `CHARTS` to draw, or ``"all"``.
         panels: Which of `PANELS` to draw instead of the chart's own.
+        step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -76,7 +78,7 @@ def draw_run(
     chosen = panels_of(chart) if panels is None else panels
     with open_run(run_path) as run:
         tables = Tables(run, baseline, threshold)
-        specification = figure(tables, score, x, chosen, title=kind != ".html").to_dict()
+        specification = figure(tables, score, x, chosen, title=kind != ".html", step=step).to_dict()
         content: str | bytes
         if kind == ".html":
             content = page(specification, tables.name, tables.facts, len(run.steps) * len(run.components))
