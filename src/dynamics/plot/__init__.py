@@ -1,8 +1,20 @@
 """The picture of a run: charts from tidy tables, as one offline page, a picture or a Vega-Lite specification."""
 
 from dynamics.plot.figure import ALL, CHARTS, PANELS, figure
+from dynamics.plot.notebook import chart
 from dynamics.plot.output import SUFFIXES, draw_run, output_path
 from dynamics.plot.tables import Tables
 from dynamics.plot.tokens import draw_tokens
 
-__all__ = ["ALL", "CHARTS", "PANELS", "SUFFIXES", "Tables", "draw_run", "draw_tokens", "figure", "output_path"]
+__all__ = [
+    "ALL",
+    "CHARTS",
+    "PANELS",
+    "SUFFIXES",
+    "Tables",
+    "chart",
+    "draw_run",
+    "draw_tokens",
+    "figure",
+    "output_path",
+]

@@ -9,12 +9,23 @@ import pandas as pd
 
 from dynamics.analysis.importance import SCORES
 from dynamics.plot.axes import Panel, StepAxis, columns, flattened
-from dynamics.plot.marks import FEW, labels, layer_colour, number, point_size, rank_ticks, spread, tooltip
+from dynamics.plot.marks import (
+    FEW,
+    KIND_NAMES,
+    KINDS,
+    labels,
+    layer_colour,
+    number,
+    point_size,
+    rank_ticks,
+    spread,
+    tooltip,
+)
 from dynamics.plot.palette import BLOAT, HERO, INK, MUTED, WIDTH
 from dynamics.plot.parameters import AT_SNAPSHOT, BY_SCORE, HOVERED, ROLES_BY, SELECTED, hovered, of_score, selected
 
 _SIDES = {"causal": ("C", "causal importance C", "needed most"), "gradient": ("G", "gradient magnitude G", "largest")}
-_NEEDED = ("snapshot", "step", "component", "layer", "rank_gradient")
+_NEEDED = ("snapshot", "step", "component", "layer", "kind", "rank_gradient")
 _BY_SCORE = ("rank_causal", "delta", "role")
 _FRONT: Any = {"or": [{"param": SELECTED, "empty": False}, {"param": HOVERED, "empty": False}]}
 """Which components are brought forward: the selected ones, and the one under the pointer."""
@@ -54,6 +65,14 @@ def bump_panel(cells: pd.DataFrame, snapshots: pd.DataFrame, axis: StepAxis, sid
     lines = base.mark_line().encode(
         detail="component:N",
         color=layer_colour(cells, legend="stroke" if side == "causal" else None),
+        # Within a layer, too, MLPs can be told from heads.
+        strokeDash=alt.StrokeDash(
+            "kind:N",
+            scale=alt.Scale(domain=list(KINDS), range=[[1, 0], [7, 3]]),
+            legend=alt.Legend(title="kind", titleFontWeight="normal", labelExpr=KIND_NAMES, symbolType="stroke")
+            if side == "causal"
+            else None,
+        ),
         opacity=opacity,
         strokeWidth=_by_state(3, *[1.6 if few else 0.9] * 2),
     )
@@ -63,7 +82,6 @@ def bump_panel(cells: pd.DataFrame, snapshots: pd.DataFrame, axis: StepAxis, sid
             strokeWidth=max(3.0, min(10.0, height / n)),
             opacity=0,
             cursor="pointer",
-            tooltip=alt.ExprRef("datum.component"),
         )
         .encode(detail="component:N")
         .add_params(pick, over)
@@ -79,7 +97,7 @@ def bump_panel(cells: pd.DataFrame, snapshots: pd.DataFrame, axis: StepAxis, sid
     )
     # Of many components only those in front have marks: all together would hide the lines.
     points = (base if few else base.transform_filter(_FRONT)).transform_filter("isValid(datum.rank)")
-    size = point_size(cells["step"].nunique(), 42)
+    size = point_size(cells["step"].nunique(), 42) if few else 26
     roles = (
         points.transform_filter("datum.role === 'hero' || datum.role === 'bloat'")
         .mark_point(filled=True, size=size)

@@ -130,7 +130,7 @@ def assemble(
         # One selection for all panels is what links them; Altair warns that it makes one of many.
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
         chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-    own = dict.fromkeys(("color", "fill", "stroke", "shape", "x", "y"), "independent")
+    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "shape", "x", "y"), "independent")
     chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title

@@ -12,6 +12,9 @@ from dynamics.plot.palette import LABEL_GAP, MUTED, WIDTH, layer_colours
 
 FEW = 24
 """So many components can all be named in a panel; of more, only some."""
+KINDS = ("head", "mlp")
+KIND_NAMES = "datum.label === 'mlp' ? 'MLP' : 'head'"
+"""The expression of the kinds' names in a legend."""
 _LEGEND_LAYERS = 8
 
 

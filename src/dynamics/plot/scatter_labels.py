@@ -16,7 +16,14 @@ _BOXES = {RIGHT: (OFFSET, 0.0, 1.0), LEFT: (-OFFSET, 0.0, -1.0), ABOVE: (0.0, -R
 
 
 def label_places(
-    x: np.ndarray, y: np.ndarray, texts: list[str], first: np.ndarray, side: float, radius: float, everywhere: bool
+    x: np.ndarray,
+    y: np.ndarray,
+    texts: list[str],
+    first: np.ndarray,
+    side: float,
+    radius: float,
+    kept_free: np.ndarray,
+    everywhere: bool,
 ) -> np.ndarray:
     """Return the place of each label, chosen one by one.
 
@@ -27,13 +34,14 @@ def label_places(
         first: Which points get a label, the most important ones first.
         side: Width and height of the panel, which labels do not leave.
         radius: Of the points, in pixels.
+        kept_free: Where no label may go, as boxes of ``left, top, right, bottom``, ``(box, 4)``.
         everywhere: Give a label that has no free place the one that covers least; default is to leave it out.
 
     Returns:
         ``(point,)``, from `NOWHERE` to `BELOW`.
     """
     places = np.full(len(x), NOWHERE)
-    taken = np.stack([x - radius, y - radius, x + radius, y + radius], 1)
+    taken = np.concatenate([np.stack([x - radius, y - radius, x + radius, y + radius], 1), kept_free])
     for point in first:
         half = len(texts[point]) * _LETTER / 2
         boxes = np.array(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dynamics.analysis.importance import SCORES
 from dynamics.plot.axes import Panel, columns, flattened
-from dynamics.plot.marks import FEW, layer_colour, number, rank_ticks, tooltip
+from dynamics.plot.marks import FEW, KIND_NAMES, KINDS, layer_colour, number, rank_ticks, tooltip
 from dynamics.plot.palette import BLOAT, FAINT, HERO, INK, MUTED, SHADE
 from dynamics.plot.parameters import AT_SNAPSHOT, BY_SCORE, ROLES_BY, of_score, selected, step_shown
 from dynamics.plot.scatter_labels import ABOVE, BELOW, LEFT, NOWHERE, OFFSET, RAISE, RIGHT, label_places
@@ -21,6 +21,8 @@ _READOUT = SIDE + 40
 """Where the numbers stand, beside the square."""
 _TINTS = {"hero": "#e6f1f8", "bloat": "#fdeee5"}
 """The regions of the roles, in their own colours, but so light that points stand out."""
+_NAMES = np.array([[0.0, 0.0, 105.0, 24.0], [SIDE - 112.0, SIDE - 24.0, SIDE, SIDE]])
+"""Where the names of the regions lie: their edges in pixels, from the left and the top."""
 _BY_SCORE = ("causal", "rank_causal", "delta", "role", "p_hero", "p_bloat", "place")
 _NEEDED = ("snapshot", "step", "component", "layer", "kind", "gradient", "rank_gradient")
 
@@ -69,17 +71,15 @@ def scatter_panel(cells: pd.DataFrame, snapshots: pd.DataFrame) -> Panel:
             color=layer_colour(cells, legend="circle"),
             shape=alt.Shape(
                 "kind:N",
-                scale=alt.Scale(domain=["head", "mlp"], range=["circle", "square"]),
-                legend=alt.Legend(
-                    title="kind", titleFontWeight="normal", labelExpr="datum.label === 'mlp' ? 'MLP' : 'head'"
-                ),
+                scale=alt.Scale(domain=list(KINDS), range=["circle", "square"]),
+                legend=alt.Legend(title="kind", titleFontWeight="normal", labelExpr=KIND_NAMES),
             ),
             stroke=alt.Stroke(
                 "role:N",
                 scale=alt.Scale(domain=["hero", "bloat", "aligned"], range=[HERO, BLOAT, "white"]),
                 legend=None,
             ),
-            strokeWidth=alt.when(alt.datum.role == "aligned").then(alt.value(1)).otherwise(alt.value(2.2)),
+            strokeWidth=alt.when(alt.datum.role == "aligned").then(alt.value(1)).otherwise(alt.value(0.37 * radius)),
             opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.22)),
         )
         .add_params(pick)
@@ -165,7 +165,9 @@ def _places(cells: pd.DataFrame, score: str, n: int, low: float, high: float, ra
         named = roles[part][order] != "undefined" if few else np.isin(roles[part][order], ["hero", "bloat"])
         if named.any():
             across, down = (x[part] - low) / (high - low) * SIDE, (high - y[part]) / (high - low) * SIDE
-            places[part] = label_places(across, down, texts[part], order[named][:FEW], SIDE, radius, everywhere=few)
+            places[part] = label_places(
+                across, down, texts[part], order[named][:FEW], SIDE, radius, _NAMES, everywhere=few
+            )
     return places
 
 
@@ -211,10 +213,10 @@ def _readout(snapshots: pd.DataFrame) -> list[alt.Chart]:
             13,
             98,
         ),
-        ("'by chance ' + format(datum.chance, '.3~g') + ' of each'", MUTED, 12, 118),
+        ("isValid(datum.rho) ? 'by chance ' + format(datum.chance, '.3~g') + ' of each' : ''", MUTED, 12, 118),
         ("'accuracy on the probe ' + format(datum.accuracy, '.1%')", MUTED, 12, 150),
         (
-            "format(datum.ties, '.0%') + ' of components tie in C' + (datum.ties > 0 ? ': in a row' : '')",
+            "format(datum.ties, '.0%') + ' of components tie in C' + (datum.ties > 0 ? ': same height' : '')",
             MUTED,
             12,
             170,
