@@ -18,7 +18,7 @@ ROW = 15
 
 
 def drawn(path, folder, **options):
-    return draw_run(path, folder / "a.svg", **({"chart": "bump", "score": "loss"} | options)).read_text()
+    return draw_run(path, folder / "a.svg", **({"chart": "bump", "score": "loss", "x": "linear"} | options)).read_text()
 
 
 def lines(svg, colour, dash):

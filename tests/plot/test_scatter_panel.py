@@ -54,7 +54,7 @@ def test_numbers_of_the_snapshot(tmp_path):
 def test_ties_share_their_mean_rank(tmp_path):
     svg = drawn(ranked_run(tmp_path / "run.h5", [(SIX, [9, 3, 1, 3, 1, 3])]), tmp_path)
     heights = {1: 6, 2: 4, 3: 1.5, 4: 4, 5: 1.5, 6: 4}
-    # The legend's points are not as large as these.
+    # The legend's points are near its corner.
     assert sorted(p for p in points(svg) if p[0] > 20) == [place(g, c) for g, c in heights.items()]
     assert "83% of components tie in C: same height" in texts(svg)
 
@@ -151,3 +151,12 @@ def test_of_many_components_few_are_named(tmp_path):
     assert set(roles[places > 0]) == {"hero", "bloat"}
     for row in (0, 1):
         assert 5 <= (places[row * 80 : row * 80 + 80] > 0).sum() <= 24
+
+
+def test_outlines_keep_their_colours_beside_a_raster_without_frames(tmp_path):
+    """Both panels encode roles as strokes, by scales of their own."""
+    path = ranked_run(tmp_path / "run.h5", [REVERSED] * 130)
+    svg = drawn(path, tmp_path, panels=("scatter", "roles"))
+    for stroke, ranks in ((HERO, [(1, 6), (2, 5)]), ("white", [(3, 3), (4, 4)]), (BLOAT, [(5, 2), (6, 1)])):
+        # The legend's points are near its corner.
+        assert [p for p in points(svg, stroke=stroke) if p[0] > 20] == [place(*pair) for pair in ranks]
