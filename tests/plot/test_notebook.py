@@ -6,12 +6,13 @@ import pytest
 from dynamics import open_run
 from dynamics.errors import AnalysisError
 from dynamics.plot import ALL, CHARTS, chart, draw_run
-from tests.analysis.runs import random_run
+from tests.analysis.runs import random_run, random_synergy
 
 
 @pytest.fixture
 def path(tmp_path):
-    random_run(tmp_path / "run.h5", n_steps=3, methods=("gradient", "gim"))
+    sets, joint = random_synergy({"heroes": [0, 2], "bloats": [4]}, 6)
+    random_run(tmp_path / "run.h5", n_steps=3, methods=("gradient", "gim"), sets=sets, joint=[(20, joint)])
     return tmp_path / "run.h5"
 
 
@@ -48,4 +49,4 @@ def test_a_notebook_can_show_it(path):
 def test_unknown_chart(path):
     with pytest.raises(AnalysisError) as error:
         chart(path, "violin")
-    assert str(error.value) == "the chart must be one of timeline, scatter, bump, all; got 'violin'."
+    assert str(error.value) == f"the chart must be one of {', '.join(CHARTS)}, all; got 'violin'."

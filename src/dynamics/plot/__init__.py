@@ -3,6 +3,7 @@
 from dynamics.plot.figure import ALL, CHARTS, PANELS, figure
 from dynamics.plot.notebook import chart
 from dynamics.plot.output import SUFFIXES, draw_run, output_path
+from dynamics.plot.pair_matrix import pair_matrix
 from dynamics.plot.tables import Tables
 from dynamics.plot.tokens import draw_tokens
 
@@ -17,4 +18,5 @@ __all__ = [
     "draw_tokens",
     "figure",
     "output_path",
+    "pair_matrix",
 ]

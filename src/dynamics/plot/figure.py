@@ -14,13 +14,15 @@ from dynamics.plot.agreement_panel import agreement_panel
 from dynamics.plot.axes import Data, Panel, StepAxis, merged
 from dynamics.plot.bump_panel import bump_panel
 from dynamics.plot.faithfulness_panel import curve_panel, faithfulness_panel
+from dynamics.plot.heatmap_panel import attribution_map_panel, causal_map_panel
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
-from dynamics.plot.parameters import at_snapshot, roles_by
+from dynamics.plot.parameters import at_snapshot, method, roles_by
 from dynamics.plot.rho_panel import rho_panel
 from dynamics.plot.roles_panel import roles_panel
 from dynamics.plot.scatter_panel import scatter_panel
 from dynamics.plot.self_repair_panel import self_repair_panel
+from dynamics.plot.synergy_panel import joint_panel, ratio_panel
 from dynamics.plot.tables import Tables
 
 EXPLANATION = (
@@ -36,18 +38,25 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+    "causal_map": lambda tables, axis: causal_map_panel(tables.shares, axis),
+    "attribution_map": lambda tables, axis: attribution_map_panel(tables.shares, axis),
     "scatter": lambda tables, _: scatter_panel(tables.cells, tables.snapshots),
     "bump_causal": lambda tables, axis: bump_panel(tables.cells, tables.snapshots, axis, "causal"),
     "bump_gradient": lambda tables, axis: bump_panel(tables.cells, tables.snapshots, axis, "gradient"),
+    "ratio_to_sum": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_sum"),
+    "ratio_to_mean": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_mean"),
+    "joint": lambda tables, _: joint_panel(tables.joint),
     "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
-WITHOUT_STEPS = ("scatter", "curve")
+WITHOUT_STEPS = ("scatter", "joint", "curve")
 """The panels that have another horizontal axis than the optimizer steps."""
 CHARTS: dict[str, tuple[str, ...]] = {
     "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
     "scatter": ("scatter",),
     "bump": ("bump_causal", "bump_gradient"),
+    "heatmap": ("causal_map", "attribution_map"),
+    "synergy": ("ratio_to_sum", "ratio_to_mean", "joint"),
 }
 """The charts of a run by name: each is some panels, whose selections are linked."""
 ALL = "all"
@@ -110,6 +119,8 @@ def figure(
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
     brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
     parameters = [roles_by(score), at_snapshot(shown, tables.run.steps.tolist())]
+    if "attribution_map" in filled:
+        parameters.append(method(tables.run.methods))
     return assemble(list(filled.values()), parameters, (tables.name, [explanation, brief]) if title else None)
 
 
