@@ -53,6 +53,20 @@ def test_options_reach_the_picture(run_path, tmp_path):
     assert causal[0] != causal[1]
 
 
+def test_the_step_of_the_scatter(run_path, tmp_path, capsys):
+    def shown(*options):
+        assert main([str(run_path), "-o", str(tmp_path / "a.json"), "--chart", "scatter", *options]) == 0
+        parameters = json.loads((tmp_path / "a.json").read_text())["params"]
+        return next(one["value"] for one in parameters if one["name"] == "at_snapshot")
+
+    assert shown() == 2
+    assert shown("--step", "10") == 1
+    capsys.readouterr()
+    assert refused([run_path, "--chart", "scatter", "--step", "11"], capsys) == (
+        "error: there is no snapshot at step 11; the nearest are at 10 and 20."
+    )
+
+
 def refused(arguments, capsys):
     assert main([str(argument) for argument in arguments]) == 2
     captured = capsys.readouterr()

@@ -199,5 +199,6 @@ def test_no_panel_and_an_unknown_one(tmp_path):
             figure(tables(tmp_path / "run.h5"), panels=panels)
         assert str(error.value) == (
             "the panels must be some of accuracy, rho, agreement, self_repair, faithfulness, roles, layers, "
-            f"causal_map, attribution_map, ratio_to_sum, ratio_to_mean, joint, curve; got {got}."
+            "causal_map, attribution_map, scatter, bump_causal, bump_gradient, ratio_to_sum, ratio_to_mean, joint, "
+            f"curve; got {got}."
         )

@@ -1,6 +1,7 @@
 """The picture of a run: charts from tidy tables, as one offline page, a picture or a Vega-Lite specification."""
 
 from dynamics.plot.figure import ALL, CHARTS, PANELS, figure
+from dynamics.plot.notebook import chart
 from dynamics.plot.output import SUFFIXES, draw_run, output_path
 from dynamics.plot.pair_matrix import pair_matrix
 from dynamics.plot.seeds_figure import SEED_PANELS, SEEDS, seeds_figure
@@ -18,6 +19,7 @@ __all__ = [
     "SUFFIXES",
     "SeedTables",
     "Tables",
+    "chart",
     "draw_run",
     "draw_runs",
     "draw_tokens",

@@ -81,6 +81,13 @@ def parser() -> argparse.ArgumentParser:
         help=f"chart {SEEDS}: the snapshots in which roles are counted, by accuracy on the probe: "
         f"{' or '.join(WINDOWS)}, or the least and the largest, such as 0.3 0.6 (default paper: 0.2 to 0.75)",
     )
+    result.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="which snapshot the rank scatter shows first, by its optimizer step; default: the last whose accuracy "
+        "lies between 20 and 75 %%, if there is one",
+    )
     return result
 
 
@@ -118,13 +125,15 @@ def _draw(given: argparse.Namespace) -> Path:
             f"--chart {SEEDS}."
         )
     options = (given.output, given.score, given.baseline, given.threshold, given.x)
+    if given.step is not None and (chart == SEEDS or several):
+        raise PlotError(f"--step is for the rank scatter of one run, and this is {SEEDS}; leave it out.")
     if chart == SEEDS or several:
         return draw_runs(files, *options, _window(given.window or ["paper"]), given.panels)
     if given.window:
         raise PlotError(
             f"--window is for the chart {SEEDS}, and this is {chart}; leave it out, or add --chart {SEEDS}."
         )
-    return draw_run(files[0], *options, chart, given.panels)
+    return draw_run(files[0], *options, chart, given.panels, given.step)
 
 
 def _window(words: Sequence[str]) -> Window:

@@ -122,6 +122,16 @@ def columns(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): _values(table[name]) for name in table}]
 
 
+def merged(data: Data, more: Data) -> Data:
+    """Return both groups of data sets; where both hold `columns` by one name, that gets the columns of both."""
+    result = data | more
+    for name in data.keys() & more.keys():
+        pair = [data[name], more[name]]
+        if all(len(table) == 1 and all(isinstance(value, list) for value in table[0].values()) for table in pair):
+            result[name] = [data[name][0] | more[name][0]]
+    return result
+
+
 def flattened(name: str, table: pd.DataFrame) -> alt.Chart:
     """Return a chart over the data set ``name``, which holds `columns` of the table."""
     return alt.Chart(alt.NamedData(name=name)).transform_flatten([str(column) for column in table])

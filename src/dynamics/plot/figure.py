@@ -12,14 +12,16 @@ from dynamics.analysis.importance import check_score
 from dynamics.errors import AnalysisError
 from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.agreement_panel import agreement_panel
-from dynamics.plot.axes import Data, Panel, StepAxis
+from dynamics.plot.axes import Data, Panel, StepAxis, merged
+from dynamics.plot.bump_panel import bump_panel
 from dynamics.plot.faithfulness_panel import curve_panel, faithfulness_panel
 from dynamics.plot.heatmap_panel import attribution_map_panel, causal_map_panel
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
-from dynamics.plot.parameters import method, roles_by
+from dynamics.plot.parameters import at_snapshot, method, roles_by
 from dynamics.plot.rho_panel import rho_panel
 from dynamics.plot.roles_panel import roles_panel
+from dynamics.plot.scatter_panel import scatter_panel
 from dynamics.plot.self_repair_panel import self_repair_panel
 from dynamics.plot.synergy_panel import joint_panel, ratio_panel
 from dynamics.plot.tables import Tables
@@ -40,16 +42,21 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "layers": lambda tables, axis: layers_panel(tables.layers, tables.components, axis, tables.level),
     "causal_map": lambda tables, axis: causal_map_panel(tables.shares, axis),
     "attribution_map": lambda tables, axis: attribution_map_panel(tables.shares, axis),
+    "scatter": lambda tables, _: scatter_panel(tables.cells, tables.snapshots),
+    "bump_causal": lambda tables, axis: bump_panel(tables.cells, tables.snapshots, axis, "causal"),
+    "bump_gradient": lambda tables, axis: bump_panel(tables.cells, tables.snapshots, axis, "gradient"),
     "ratio_to_sum": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_sum"),
     "ratio_to_mean": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_mean"),
     "joint": lambda tables, _: joint_panel(tables.joint),
     "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
-WITHOUT_STEPS = ("joint", "curve")
+WITHOUT_STEPS = ("scatter", "joint", "curve")
 """The panels that have another horizontal axis than the optimizer steps."""
 CHARTS: dict[str, tuple[str, ...]] = {
     "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
+    "scatter": ("scatter",),
+    "bump": ("bump_causal", "bump_gradient"),
     "heatmap": ("causal_map", "attribution_map"),
     "synergy": ("ratio_to_sum", "ratio_to_mean", "joint"),
 }
@@ -80,6 +87,7 @@ def figure(
     x: str = SCALES[0],
     panels: Collection[str] = CHARTS["timeline"],
     title: bool = True,
+    step: int | None = None,
 ) -> alt.VConcatChart:
     """Return a picture of a run, data included.
 
@@ -89,15 +97,19 @@ def figure(
         x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         panels: Which of `PANELS` to draw; their order is always the same.
         title: Put the run's name and facts above; a page that shows them itself does not need that.
+        step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
-        AnalysisError: If the score, the step axis or a panel is unknown, or there is nothing to draw.
+        AnalysisError: If the score, the step axis, a panel or the step is unknown, or there is nothing to draw.
     """
     check_score(score)
     if x not in SCALES:
         raise AnalysisError(f"the step axis must be one of {', '.join(SCALES)}; got {x!r}.")
     if not panels or not set(panels) <= set(PANELS):
         raise AnalysisError(f"the panels must be some of {', '.join(PANELS)}; got {', '.join(panels) or 'none'}.")
+    if step is not None and "scatter" not in panels:
+        raise AnalysisError(f"a step chooses what the panel scatter shows, but the panels are {', '.join(panels)}.")
+    shown = tables.shown_snapshot(step, score) if "scatter" in panels else None
     axis = StepAxis(tables.run.steps, tables.accuracy["step"].to_numpy(), x)
     chosen = {name: build for name, build in PANELS.items() if name in panels}
     filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
@@ -110,7 +122,7 @@ def figure(
     brief = [f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief]
     # More than fit in a line.
     lines = ["   ·   ".join(some) for some in (brief[:3], brief[3:])]
-    parameters = [roles_by(score)]
+    parameters = [roles_by(score), at_snapshot(shown, tables.run.steps.tolist())]
     if "attribution_map" in filled:
         parameters.append(method(tables.run.methods))
     return assemble(list(filled.values()), parameters, (tables.name, [explanation, *lines]) if title else None)
@@ -128,7 +140,7 @@ def assemble(
     """
     data: Data = {}
     for _, panel_data in panels:
-        data |= panel_data
+        data = merged(data, panel_data)
     with warnings.catch_warnings():
         # One selection for all panels is what links them; Altair warns that it makes one of many.
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)

@@ -8,7 +8,14 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from dynamics.plot.palette import LABEL_GAP, MUTED, WIDTH
+from dynamics.plot.palette import LABEL_GAP, MUTED, WIDTH, layer_colours
+
+FEW = 24
+"""So many components can all be named in a panel; of more, only some."""
+KINDS = ("head", "mlp")
+KIND_NAMES = "datum.label === 'mlp' ? 'MLP' : 'head'"
+"""The expression of the kinds' names in a legend."""
+_LEGEND_LAYERS = 8
 
 
 def number(field: str, pattern: str = ".3~g") -> str:
@@ -120,3 +127,26 @@ def point_size(count: int, size: float) -> float:
     Points cannot be left out: one between two gaps has no line to show it.
     """
     return size * min(1.0, max(0.12, (60 / max(count, 1)) ** 2))
+
+
+def layer_colour(cells: pd.DataFrame, legend: str | None) -> alt.Color:
+    """Return the encoding of a component's own colour, that of its layer, the same in all panels.
+
+    Args:
+        cells: A table with the ``layer`` of all components.
+        legend: Show what the colours mean, by symbols of this shape; of many layers, only some. ``None``: do not.
+    """
+    layers = sorted(set(cells["layer"]))
+    stride = -(-len(layers) // _LEGEND_LAYERS)
+    shown = alt.Legend(title="layer", values=layers[::stride], symbolType=legend or "", titleFontWeight="normal")
+    return alt.Color(
+        "layer:N",
+        scale=alt.Scale(domain=layers, range=layer_colours(len(layers))),
+        legend=shown if legend else None,
+    )
+
+
+def rank_ticks(count: int) -> list[int]:
+    """Return the ranks that an axis names: the first, the last, and round ones between that leave room for it."""
+    every = 5 * max(1, round(count / 25)) if count > 9 else 1
+    return sorted({1, count, *(rank for rank in range(every, count, every) if count - rank >= every / 2 and rank > 1)})

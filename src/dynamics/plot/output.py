@@ -59,6 +59,7 @@ def draw_run(
     x: str = "log",
     chart: str = "timeline",
     panels: Collection[str] | None = None,
+    step: int | None = None,
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -71,6 +72,7 @@ def draw_run(
         x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         chart: Which of `CHARTS` to draw, or ``"all"``.
         panels: Which of `PANELS` to draw instead of the chart's own.
+        step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -82,7 +84,7 @@ def draw_run(
     chosen = panels_of(chart) if panels is None else panels
     with open_run(run_path) as run:
         tables = Tables(run, baseline, threshold)
-        drawn = specification(figure(tables, score, x, chosen, title=kind != ".html"))
+        drawn = specification(figure(tables, score, x, chosen, title=kind != ".html", step=step))
         return write_figure(path, drawn, tables.name, tables.facts, len(run.steps) * len(run.components))
 
 

@@ -32,6 +32,7 @@ dd {{ margin: 1px 0 0; font-size: 14px; overflow-wrap: anywhere; }}
 #controls {{ font-size: 14px; min-height: 30px; margin: 18px 0 0; }}
 #controls select {{ font: inherit; margin-left: 6px; padding: 3px 8px; color: inherit; background: #fff;
      border: 1px solid #c5cbd2; border-radius: 5px; }}
+#controls input[type=range] {{ width: 340px; vertical-align: middle; margin: 0 8px; }}
 #chart {{ overflow-x: auto; margin-left: -16px; }}
 #problem {{ color: #b3261e; }}
 #vg-tooltip-element.vg-tooltip {{ background: #fff; font: 12px/1.5 {FONT}; border-radius: 6px; }}

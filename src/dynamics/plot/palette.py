@@ -21,6 +21,9 @@ UNKNOWN = "#d4d8de"
 DIVERGING = ("#5e3c99", "#b7a6d6", "#f7f7f7", "#8fc9ac", "#1b7a55")
 """Signed values from negative to positive: purple and green, which are no roles' colours, with 0 in the middle."""
 
+_LAYERS = ("#93d1a8", "#4f9d80", "#6f6f86", "#7a4299", "#35104f")
+"""The ends and stations of the colours of layers: ever darker, and far from blue and vermilion."""
+
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 WIDTH = 760
 """Width of every panel, in pixels."""
@@ -45,3 +48,18 @@ def config() -> dict[str, Any]:
         "legend": {"labelColor": INK, "labelFontSize": 11.5, "symbolType": "square", "symbolSize": 130, "title": None,
                    "orient": "top", "direction": "horizontal", "columnPadding": 18, "offset": 8, "padding": 0},
     }  # fmt: skip
+
+
+def layer_colours(count: int) -> list[str]:
+    """Return a colour for each layer, from light green for the first to dark purple for the last.
+
+    They darken all the way, so that their order shows in print and for every kind of colour blindness.
+    """
+    return [_between(layer / max(1, count - 1) * (len(_LAYERS) - 1)) for layer in range(count)]
+
+
+def _between(place: float) -> str:
+    station = min(int(place), len(_LAYERS) - 2)
+    share = place - station
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _LAYERS[station : station + 2]]
+    return "#" + "".join(f"{round(low + share * (high - low)):02x}" for low, high in zip(*ends, strict=True))

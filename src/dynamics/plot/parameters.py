@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 import altair as alt
 
+AT_SNAPSHOT = "at_snapshot"
+"""Name of the parameter that says which snapshot is shown, by its row in the file; -1 where no panel asks for one."""
+HOVERED = "hovered"
+"""Name of the selection that holds the component under the pointer."""
 ROLES_BY = "roles_by"
 """Name of the parameter that says which score C, and so every role, comes from: ``"exact_match"`` or ``"loss"``."""
 METHOD = "method"
@@ -14,6 +18,8 @@ CHOSEN_RUN = "chosen_run"
 """Name of the selection that holds the chosen runs."""
 SELECTED = "selected"
 """Name of the selection that holds the chosen components."""
+BY_SCORE = f"({ROLES_BY} === 'loss' ? 'loss' : 'accuracy')"
+"""Expression of the name of the score that C comes from."""
 
 
 def roles_by(score: str) -> alt.Parameter:
@@ -59,3 +65,31 @@ def _click_on(field: str) -> str:
 def chosen(column: str) -> str:
     """Return the expression of a column that a row holds for both scores, ``..._exact_match`` and ``..._loss``."""
     return f"({ROLES_BY} === 'loss' ? datum.{column}_loss : datum.{column}_exact_match)"
+
+
+def hovered() -> alt.Parameter:
+    """Return the selection of the component under the pointer: panels name it, and bring it forward."""
+    return alt.selection_point(name=HOVERED, fields=["component"], on="pointerover", clear="pointerout", empty=False)
+
+
+def at_snapshot(row: int | None, steps: Sequence[int]) -> alt.Parameter:
+    """Return the slider over snapshots.
+
+    Args:
+        row: Which snapshot it stands at first; ``None``: no panel shows a single snapshot, so there is no slider.
+        steps: Step of each snapshot.
+    """
+    if row is None or len(steps) < 2:
+        return alt.param(name=AT_SNAPSHOT, value=-1 if row is None else row)
+    name = f"snapshot, from step {steps[0]:,} to {steps[-1]:,} "
+    return alt.param(name=AT_SNAPSHOT, value=row, bind=alt.binding_range(min=0, max=len(steps) - 1, step=1, name=name))
+
+
+def step_shown(steps: Sequence[int]) -> str:
+    """Return the expression of the step of the snapshot that is shown."""
+    return f"format([{','.join(str(step) for step in steps)}][{AT_SNAPSHOT}], ',d')"
+
+
+def of_score(names: Sequence[str]) -> dict[str, str]:
+    """Return expressions that give columns such as ``delta_loss`` of the chosen score the names ``delta``."""
+    return {name: chosen(name) for name in names}

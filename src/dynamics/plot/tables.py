@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from dynamics.analysis import (
@@ -20,6 +21,7 @@ from dynamics.analysis import (
 from dynamics.analysis.delays import GrokkingRule
 from dynamics.analysis.importance import SCORES, require_snapshots
 from dynamics.analysis.roles import BLOAT, HERO
+from dynamics.analysis.windows import in_window, probe_accuracy
 from dynamics.errors import AnalysisError
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
@@ -126,6 +128,47 @@ class Tables:
         cells = _side_by_side(parts, ["causal", "rank_causal", "delta", "role", "p_hero", "p_bloat"])
         cells.insert(0, "snapshot", cells.index // len(self.run.components))
         return cells
+
+    @cached_property
+    def snapshots(self) -> pd.DataFrame:
+        """Return a row for each score and snapshot: ``snapshot`` (its row in the file), `rho`, and ``accuracy``."""
+        accuracy = probe_accuracy(self.run)
+        parts = [
+            found.rho.assign(snapshot=range(len(accuracy)), accuracy=accuracy) for found in self.findings.by.values()
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def shown_snapshot(self, step: int | None = None, score: str = SCORES[0]) -> int:
+        """Return the row of the snapshot that a picture of a single one shows.
+
+        Args:
+            step: Its optimizer step; default: the last snapshot whose accuracy on the probe lies in the paper's window,
+                else the last with a rho, else the last.
+            score: What C is measured in.
+
+        Raises:
+            AnalysisError: If there is no snapshot at the step.
+        """
+        steps = self.run.steps
+        if step is not None:
+            found = np.flatnonzero(steps == step)
+            if not len(found):
+                near = [
+                    int(part[place])
+                    for part, place in ((steps[steps < step], -1), (steps[steps > step], 0))
+                    if len(part)
+                ]
+                where = " and ".join(f"{one:,}" for one in near)
+                raise AnalysisError(
+                    f"there is no snapshot at step {step:,}; the nearest {'are' if len(near) > 1 else 'is'} at {where}."
+                )
+            return int(found[0])
+        snapshots = self.snapshots[self.snapshots["score"] == score]
+        defined = np.flatnonzero(snapshots["rho"].notna())
+        for rows in (np.flatnonzero(in_window(snapshots["accuracy"])), defined):
+            if len(rows):
+                return int(rows[-1])
+        return len(steps) - 1
 
     @cached_property
     def shares(self) -> pd.DataFrame:
