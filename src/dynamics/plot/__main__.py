@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from dynamics.analysis import SCORES
 from dynamics.errors import DynamicsError
 from dynamics.plot.figure import ALL, CHARTS, PANELS, SCALES
-from dynamics.plot.output import draw_run
+from dynamics.plot.output import draw_run, output_path
+from dynamics.plot.watch import watch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,6 +61,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="PANEL",
         help=f"which panels to draw, instead of those of a chart: {', '.join(PANELS)}",
     )
+    result.add_argument(
+        "--watch",
+        action="store_true",
+        help="draw again whenever the training has added rows, until it is finished or Ctrl-C; the page reloads itself",
+    )
     return result
 
 
@@ -72,18 +79,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, or 2 for input that cannot be drawn.
     """
     given = parser().parse_args(arguments)
+    draw = partial(
+        draw_run,
+        given.run,
+        given.output,
+        given.score,
+        given.baseline,
+        given.threshold,
+        given.x,
+        given.chart,
+        given.panels,
+        watched=given.watch,
+    )
     try:
-        path = draw_run(
-            given.run,
-            given.output,
-            given.score,
-            given.baseline,
-            given.threshold,
-            given.x,
-            given.chart,
-            given.panels,
-        )
-        print(path)
+        if given.watch:
+            # What is wrong with the arguments must not wait for the run.
+            output_path(given.run, given.output)
+            watch([given.run], draw, partial(print, flush=True))
+        else:
+            print(draw())
     except DynamicsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import altair as alt
 
 from dynamics.analysis.importance import check_score
-from dynamics.errors import AnalysisError
+from dynamics.errors import AnalysisError, NothingYetError
 from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.agreement_panel import agreement_panel
 from dynamics.plot.axes import Data, Panel, StepAxis
@@ -79,7 +79,7 @@ def figure(
         title: Put the run's name and facts above; a page that shows them itself does not need that.
 
     Raises:
-        AnalysisError: If the score, the step axis or a panel is unknown, or there is nothing to draw.
+        AnalysisError: If the score, the step axis or a panel is unknown; `NothingYetError` if there is nothing to draw.
     """
     check_score(score)
     if x not in SCALES:
@@ -90,7 +90,7 @@ def figure(
     chosen = {name: build for name, build in PANELS.items() if name in panels}
     filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
     if not filled:
-        raise AnalysisError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
+        raise NothingYetError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
     # Only the lowest one names the steps.
     for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]

@@ -12,12 +12,15 @@ import vl_convert
 from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
 from dynamics.plot.figure import figure, panels_of
+from dynamics.plot.files import write_whole
 from dynamics.plot.page import page
 from dynamics.plot.tables import Tables
 from dynamics.store import open_run
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
 """What a picture can be: a page, a picture in pixels or in vectors, a Vega-Lite specification."""
+RELOAD = 5.0
+"""Seconds after which the page of a watched run reloads itself."""
 _PNG_SCALE = 2
 
 
@@ -53,6 +56,7 @@ def draw_run(
     x: str = "linear",
     chart: str = "timeline",
     panels: Collection[str] | None = None,
+    watched: bool = False,
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -65,6 +69,8 @@ def draw_run(
         x: ``"linear"``, or ``"symlog"`` to give early steps more room.
         chart: Which of `CHARTS` to draw, or ``"all"``.
         panels: Which of `PANELS` to draw instead of the chart's own.
+        watched: The picture will be drawn again while it is looked at: a page of a run that is not finished reloads
+            itself, and keeps what its reader had set.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -79,13 +85,14 @@ def draw_run(
         specification = figure(tables, score, x, chosen, title=kind != ".html").to_dict()
         content: str | bytes
         if kind == ".html":
-            content = page(specification, tables.name, tables.facts, len(run.steps) * len(run.components))
+            reload = (0 if run.finished else RELOAD) if watched else None
+            content = page(specification, tables.name, tables.facts, len(run.steps) * len(run.components), reload)
         elif kind == ".json":
             content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
         else:
             content = _picture(specification, kind)
     try:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        write_whole(path, content)
     except OSError as error:
         raise PlotError(f"the picture {path} cannot be written: {error.strerror}.") from error
     return path
