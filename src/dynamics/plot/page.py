@@ -22,7 +22,7 @@ from dynamics.plot.scripts import DRAW, KEEP, PRINT
 
 _STYLE = f"""
 body {{ margin: 0; background: #fff; color: {INK}; font: 15px/1.5 {FONT}; }}
-main {{ max-width: 1000px; margin: 0 auto; padding: 40px 24px 64px; }}
+main {{ max-width: 1020px; margin: 0 auto; padding: 40px 24px 64px; }}
 h1 {{ font-size: 27px; font-weight: 650; letter-spacing: -0.015em; line-height: 1.2; margin: 0 0 8px;
      overflow-wrap: anywhere; }}
 p {{ margin: 0 0 6px; max-width: 46em; }}
@@ -37,6 +37,7 @@ dd {{ margin: 1px 0 0; font-size: 14px; overflow-wrap: anywhere; }}
      border: 1px solid #c5cbd2; border-radius: 5px; }}
 .how {{ color: {MUTED}; font-size: 13px; max-width: 60em; }}
 #chart {{ overflow-x: auto; margin-left: -16px; touch-action: manipulation; }}
+#chart.vega-embed {{ display: block; }}
 #chart:focus-visible {{ outline: 2px solid {HERO}; outline-offset: 2px; }}
 #problem {{ color: #b3261e; }}
 #vg-tooltip-element.vg-tooltip {{ background: #fff; font: 12px/1.5 {FONT}; border-radius: 6px; }}
@@ -49,7 +50,7 @@ dd {{ margin: 1px 0 0; font-size: 14px; overflow-wrap: anywhere; }}
   main {{ max-width: none; padding: 0; }}
   #controls, .how, .vega-embed summary, .vega-actions, #vg-tooltip-element {{ display: none !important; }}
   dl {{ margin: 12px 0; padding: 10px 0; gap: 8px 20px; break-inside: avoid; }}
-  #chart, #chart.vega-embed {{ overflow: visible; margin: 0; padding: 0; display: block; }}
+  #chart, #chart.vega-embed {{ overflow: visible; margin: 0; padding: 0; }}
   #chart .marks {{ width: 100% !important; height: auto !important; }}
   #chart:has(.paper) .chart-wrapper {{ position: absolute; width: 0 !important; height: 0 !important;
      overflow: hidden; }}
