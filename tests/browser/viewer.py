@@ -86,21 +86,31 @@ class Viewer:
         return self.evaluate("([panel, field]) => seen.items(panel).map(item => item.datum?.[field])", [panel, field])
 
     def looks(self, panel):
-        """Return the component, opacity and so on of each of a panel's marks that shows a component."""
-        return self.evaluate(
+        """Return the component, opacity and so on of each of a panel's marks that shows a component, sorted.
+
+        The pointer is taken away before: what lies under it may look different.
+        """
+        self.page.mouse.move(0, 0)
+        self.update()
+        looks = self.evaluate(
             "panel => seen.items(panel).filter(item => item.datum?.component)"
             ".map(item => [item.datum.component, ...seen.look(item)])",
             panel,
         )
+        return sorted(looks, key=str)
 
     def set(self, name, value):
         """Set a switch as a reader would, and wait for the picture."""
         self.page.locator(f"#controls select[name='{name}']").select_option(value)
+        self.update()
+
+    def update(self):
+        """Wait until the picture shows what was done."""
         self.evaluate("chart.view.runAsync().then(() => 0)")
 
     def click(self, place):
         self.page.mouse.click(place["x"], place["y"])
-        self.evaluate("chart.view.runAsync().then(() => 0)")
+        self.update()
 
     def tooltip(self, place):
         """Return the text of the tooltip at a place."""

@@ -73,7 +73,8 @@ KEEP = """
     scrollTo({left: kept.scroll[0], top: kept.scroll[1], behavior: "instant"});
     chart.scrollLeft = kept.scroll[2];
   };
-  const selects = ({select}) => select === "point" || select?.type === "point";
+  // What the pointer only passes over is not a setting.
+  const selects = ({select}) => (select?.type ?? select) === "point" && !/over|move/.test(select.on);
   const settings = () => {
     const found = {};
     for (const parameter of specification.params ?? []) {
