@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import runpy
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -183,10 +185,46 @@ def test_the_how_to_on_feature_attribution_runs_as_written(tmp_path, monkeypatch
     assert names["attribution"].target == "logit of token 5"
 
 
-def test_the_findings_are_those_of_the_tables():
+def test_the_findings_are_those_of_the_tables(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs/results"))
     make = runpy.run_path(str(ROOT / "docs/results/make.py"))
     for page, findings in (("README.md", make["text"]()), ("docs/findings.md", make["details"]())):
         assert make["BEGIN"] + findings + make["END"] in (ROOT / page).read_text()
+
+
+def test_what_is_beyond_chance_is_counted_right():
+    """Snapshot by snapshot from the tables, for the task of which the README says most."""
+    results = ROOT / "docs/results"
+
+    def rows(name):
+        with (results / name).open() as file:
+            return [row for row in csv.DictReader(file) if row.get("score", "exact_match") == "exact_match"]
+
+    inside = {row["step"] for row in rows("sort_steps.csv") if 0.2 <= float(row["ood_exact_match"]) <= 0.75}
+    counts = [row for row in rows("sort_chance.csv") if row["step"] in inside]
+    agree = [
+        sum(
+            row["step"] in inside
+            and row["measure"] == measure
+            and float(row["p_value"]) < 0.05
+            and float(row["rho"]) > 0
+            for row in rows("sort_depth.csv")
+        )
+        for measure in ("all", "within layers")
+    ]
+    more = [
+        sum(float(row[f"{role}_count"]) > float(row[f"{role}_high"]) for row in counts) for role in ("hero", "bloat")
+    ]
+    less = [
+        sum(float(row[f"{role}_count"]) < float(row[f"{role}_low"]) for row in counts) for role in ("hero", "bloat")
+    ]
+    share = statistics.median(float(row["depth_share"]) for row in counts)
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        f"Sorting: G agrees with C beyond chance at {agree[0]} of {len(inside)} snapshots, and inside layers at "
+        f"{agree[1]}. There are more heroes than luck gives at {more[0]} snapshots and fewer at {less[0]}; more bloats "
+        f"at {more[1]}, fewer at {less[1]}. Layer and kind alone make {share:.0%} of the gaps"
+    ) in text
 
 
 @pytest.mark.parametrize(("benchmark", "name"), [("gim_rules", "tables"), ("gim_cost", "cost")])

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pandas as pd
+from chance import LEVEL, Chance, write_tables
 
 from dynamics import open_run
 from dynamics.analysis import (
@@ -61,6 +62,7 @@ def read(name: str) -> None:
         agreement.round(6).to_csv(HERE / f"{name}_agreement.csv", index=False)
         faithfulness = pd.concat([faithfulness_table(run, score) for score in SCORES])
         faithfulness.drop(columns="reason").round(6).to_csv(HERE / f"{name}_faithfulness.csv", index=False)
+        write_tables(run, name)
         self_repair_by_layer(run).round(6).to_csv(HERE / f"{name}_self_repair.csv", index=False)
     if name in TASKS:
         draw_run(path, HERE / f"{name}.svg")
@@ -117,6 +119,24 @@ def finding(name: str) -> str:
         f"{inside['heroes'].mean():.1f} / {inside['bloats'].mean():.1f} | "
         f"{usual('hero')} | {usual('bloat')} |"
     )
+
+
+def beyond_chance() -> str:
+    """Return in plain words what of the runs is beyond chance, and what is not."""
+    found = {task: Chance(name, inside_window(name)["step"]) for name, task in TASKS.items()}
+    more = sum(chance.outside(role)[0] for chance in found.values() for role in ("hero", "bloat"))
+    snapshots = sum(chance.n for chance in found.values())
+    conclusion = (
+        f"None of these {snapshots} snapshots has more heroes or bloats than luck gives: their number is no finding."
+        if not more
+        else f"Heroes or bloats outnumber luck in {more} of {2 * snapshots} comparisons, and some would do so anyway."
+    )
+    one_run = (
+        "That a component keeps its role from snapshot to snapshot is no proof either: a role that it has by luck "
+        "stays while the model changes little. Only further seeds can tell."
+    )
+    paragraphs = [chance.words(task) for task, chance in found.items()]
+    return "\n\n".join(map(fill, [*paragraphs, f"{conclusion} {one_run}"]))
 
 
 def faithful(name: str) -> str:
@@ -190,6 +210,13 @@ these snapshots, and in how many.
 | --- | --- | --- | --- | --- | --- | --- |
 {lines}
 
+### What is beyond chance
+
+By permutation of components, two-sided p below {LEVEL:g} at a snapshot, C by accuracy; snapshots of one run are not
+independent of each other.
+
+{beyond_chance()}
+
 These are single runs: names and counts may change with the seed. Reversal does not hold what it has learned out of
 distribution: from one snapshot to the next its OOD exact match moved by up to {swing("reverse")} (sorting:
 {swing("sort")}). A positive rho goes with fewer heroes and bloats than luck alone gives. And depth and kind alone move
@@ -207,12 +234,32 @@ def details() -> str:
     agreements = "\n".join(agreement(name) for name in COMPARED)
     rankings = "\n".join(faithful(name) for name in TASKS)
     low, high = (f"{share:.0%}" for share in WINDOW)
+    found = {task: Chance(name, inside_window(name)["step"]) for name, task in TASKS.items()}
+    depths = "\n".join(line for task, chance in found.items() for line in chance.lines(task))
+    layers = "\n".join(line for task, chance in found.items() for line in chance.layer_lines(task))
     rows = "; ".join(f"{task}: {faithfulness_rows(name)}" for name, task in TASKS.items())
     area = (
         "CPR: the area under the share of the score that the k highest ranked components bring back alone; median "
         f"(least to most) over the run ({rows}). Attributions are ranked with their sign; `random` is one fixed order."
     )
-    return f"""## Does GIM close the gap?
+    return f"""## How much of the gap is depth and kind?
+
+Spearman's rho of G and C (by accuracy) among fewer and fewer components, or given their layer and kind: the median over
+the snapshots whose OOD exact match lies between {low} and {high}, and at how many of them it is positive and beyond
+chance (permutation, two-sided p below {LEVEL:g}).
+
+| task | rho | median | beyond chance |
+| --- | --- | --- | --- |
+{depths}
+
+Where the roles lie, in the same snapshots: mean numbers of heroes and of bloats in each layer, and at how many
+snapshots there are more than the 95 % band of luck holds.
+
+| task | layer | by luck, of each | heroes | more than luck | bloats | more than luck |
+| --- | --- | --- | --- | --- | --- | --- |
+{layers}
+
+## Does GIM close the gap?
 
 Spearman's rho with causal importance C of gradient magnitude G and of the size of three attributions (absolute value
 of the mean over examples), in the snapshots whose OOD exact match lies between {low} and {high}: median (least to
