@@ -256,6 +256,8 @@ def test_the_page_reloads_itself_until_the_run_is_finished(tmp_path):
     watched.watch()
     assert seen == ["5"]
     assert reload_of(watched.output) is None
+    # Of itself, and not only because the watch has ended.
+    assert reload_of(draw_run(tmp_path / "run.h5", watched=True)) is None
     # Still keeps what its reader had set, once the page before reloads into it.
     assert "sessionStorage" in "".join(Page(watched.output.read_text()).code)
     assert "sessionStorage" not in "".join(Page(draw_run(tmp_path / "run.h5").read_text()).code)

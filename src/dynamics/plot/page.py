@@ -144,7 +144,7 @@ def how_to_read(specification: Mapping[str, Any]) -> str:
             "Click a component to highlight it in every chart, with Shift to add another; a double click or Esc clears."
         )
     if any(parameter["name"] == ROLES_BY for parameter in parameters):
-        sentences.append("“C by” says what importance is measured in.")
+        sentences.append("“C by” switches what causal importance C is measured in.")
     sentences.append("The menu at the right (⋯) saves the picture.")
     return " ".join(sentences)
 
