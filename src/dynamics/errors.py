@@ -33,12 +33,20 @@ class RunFileError(DynamicsError, OSError):
     """A run file cannot be created, read or written."""
 
 
+class RunFormatError(RunFileError):
+    """A file is no run file, or of a format that this version cannot read: waiting does not help."""
+
+
 class ConfigurationError(DynamicsError, ValueError):
     """The training set-up cannot be tracked as asked."""
 
 
 class AnalysisError(DynamicsError, ValueError):
     """An analysis was asked for something that its input cannot answer."""
+
+
+class NothingYetError(AnalysisError):
+    """A run has no rows for what was asked; one that still grows may have them later."""
 
 
 class PlotError(DynamicsError, ValueError):

@@ -44,7 +44,7 @@ def test_nothing_is_loaded(drawn):
 
 def test_only_the_pages_own_scripts_may_run(drawn):
     page = Page(drawn[1])
-    assert len(page.scripts) == 3
+    assert len(page.scripts) == 4
     sources = re.search("script-src ([^;]*);", page.policy).group(1)
     assert sources.split() == [*map(sha256, page.code), "'unsafe-eval'"]
 

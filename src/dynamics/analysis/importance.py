@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynamics.errors import AnalysisError
+from dynamics.errors import AnalysisError, NothingYetError
 from dynamics.store import Run
 
 SCORES = ("exact_match", "loss")
@@ -110,6 +110,6 @@ def require(run: Run, name: str, measurement: str) -> None:
 
 
 def require_snapshots(run: Run) -> None:
-    """Raise `AnalysisError` if the run has no snapshot yet."""
+    """Raise `NothingYetError` if the run has no snapshot yet."""
     if not len(run.steps):
-        raise AnalysisError(f"{run.path} has no snapshots yet; try again once the training has taken its first.")
+        raise NothingYetError(f"{run.path} has no snapshots yet; try again once the training has taken its first.")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from dynamics.analysis import SCORES, WINDOWS
 from dynamics.analysis.windows import Window
 from dynamics.errors import AnalysisError, DynamicsError, PlotError
 from dynamics.plot.figure import ALL, CHARTS, PANELS, SCALES
-from dynamics.plot.output import draw_run
+from dynamics.plot.output import draw_run, output_path
 from dynamics.plot.seeds_figure import SEED_PANELS, SEEDS
-from dynamics.plot.seeds_output import draw_runs
+from dynamics.plot.seeds_output import draw_runs, seeds_output_path
+from dynamics.plot.watch import watch
 from dynamics.store import run_files
 
 
@@ -88,6 +90,11 @@ def parser() -> argparse.ArgumentParser:
         help="which snapshot the rank scatter shows first, by its optimizer step; default: the last whose accuracy "
         "lies between 20 and 75 %%, if there is one",
     )
+    result.add_argument(
+        "--watch",
+        action="store_true",
+        help="draw again whenever the training has added rows, until it is finished or Ctrl-C; the page reloads itself",
+    )
     return result
 
 
@@ -102,7 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = parser().parse_args(arguments)
     try:
-        print(_draw(given))
+        files, draw = _task(given)
+        if given.watch:
+            watch(files, draw, partial(print, flush=True))
+        else:
+            print(draw())
     except DynamicsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -113,9 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _draw(given: argparse.Namespace) -> Path:
-    """Draw what the arguments ask for, and return where it is."""
-    files = run_files(given.run)
+def _task(given: argparse.Namespace) -> tuple[list[Path], Callable[[], Path]]:
+    """Return the run files that the arguments name, and what draws them and returns where; raise if they are wrong."""
+    # What is watched need not be there yet.
+    alone = given.watch and len(given.run) == 1 and not set("*?[") & set(given.run[0])
+    files = [Path(given.run[0])] if alone else run_files(given.run)
     several = len(files) > 1
     of_seeds = several or (given.panels and set(given.panels) <= set(SEED_PANELS))
     chart = given.chart or (SEEDS if of_seeds else "timeline")
@@ -125,15 +138,18 @@ def _draw(given: argparse.Namespace) -> Path:
             f"--chart {SEEDS}."
         )
     options = (given.output, given.score, given.baseline, given.threshold, given.x)
-    if given.step is not None and (chart == SEEDS or several):
-        raise PlotError(f"--step is for the rank scatter of one run, and this is {SEEDS}; leave it out.")
     if chart == SEEDS or several:
-        return draw_runs(files, *options, _window(given.window or ["paper"]), given.panels)
+        if given.step is not None:
+            raise PlotError(f"--step is for the rank scatter of one run, and this is {SEEDS}; leave it out.")
+        seeds_output_path(files, given.output)
+        window = _window(given.window or ["paper"])
+        return files, partial(draw_runs, files, *options, window, given.panels, watched=given.watch)
     if given.window:
         raise PlotError(
             f"--window is for the chart {SEEDS}, and this is {chart}; leave it out, or add --chart {SEEDS}."
         )
-    return draw_run(files[0], *options, chart, given.panels, given.step)
+    output_path(files[0], given.output)
+    return files, partial(draw_run, files[0], *options, chart, given.panels, given.step, watched=given.watch)
 
 
 def _window(words: Sequence[str]) -> Window:

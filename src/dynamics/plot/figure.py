@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from dynamics.analysis.importance import check_score
-from dynamics.errors import AnalysisError
+from dynamics.errors import AnalysisError, NothingYetError
 from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.agreement_panel import agreement_panel
 from dynamics.plot.axes import Data, Panel, StepAxis, merged
@@ -100,7 +100,8 @@ def figure(
         step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
-        AnalysisError: If the score, the step axis, a panel or the step is unknown, or there is nothing to draw.
+        AnalysisError: If the score, the step axis, a panel or the step is unknown; `NothingYetError` if there is nothing
+            to draw.
     """
     check_score(score)
     if x not in SCALES:
@@ -114,7 +115,7 @@ def figure(
     chosen = {name: build for name, build in PANELS.items() if name in panels}
     filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
     if not filled:
-        raise AnalysisError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
+        raise NothingYetError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
     # Only the lowest one names the steps.
     for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]

@@ -13,12 +13,15 @@ from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
 from dynamics.plot.facts import Fact
 from dynamics.plot.figure import figure, panels_of, specification
+from dynamics.plot.files import write_whole
 from dynamics.plot.page import page
 from dynamics.plot.tables import Tables
 from dynamics.store import open_run
 
 SUFFIXES = (".html", ".png", ".svg", ".json")
 """What a picture can be: a page, a picture in pixels or in vectors, a Vega-Lite specification."""
+RELOAD = 5.0
+"""Seconds after which the page of a watched run reloads itself."""
 _PNG_SCALE = 2
 
 
@@ -60,6 +63,7 @@ def draw_run(
     chart: str = "timeline",
     panels: Collection[str] | None = None,
     step: int | None = None,
+    watched: bool = False,
 ) -> Path:
     """Draw a run file, finished or not, and return the path of the picture.
 
@@ -73,6 +77,8 @@ def draw_run(
         chart: Which of `CHARTS` to draw, or ``"all"``.
         panels: Which of `PANELS` to draw instead of the chart's own.
         step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
+        watched: The picture will be drawn again while it is looked at: a page of a run that is not finished reloads
+            itself, and keeps what its reader had set.
 
     Raises:
         RunFileError: If the run file is missing or cannot be read.
@@ -85,10 +91,23 @@ def draw_run(
     with open_run(run_path) as run:
         tables = Tables(run, baseline, threshold)
         drawn = specification(figure(tables, score, x, chosen, title=kind != ".html", step=step))
-        return write_figure(path, drawn, tables.name, tables.facts, len(run.steps) * len(run.components))
+        n_cells = len(run.steps) * len(run.components)
+        return write_figure(path, drawn, tables.name, tables.facts, n_cells, reload_after(watched, run.finished))
 
 
-def write_figure(path: Path, specification: dict[str, Any], name: str, facts: Sequence[Fact], n_cells: int) -> Path:
+def reload_after(watched: bool, finished: bool) -> float | None:
+    """Return after how many seconds a page reloads itself; 0: never again; ``None``: it was never to."""
+    return (0 if finished else RELOAD) if watched else None
+
+
+def write_figure(
+    path: Path,
+    specification: dict[str, Any],
+    name: str,
+    facts: Sequence[Fact],
+    n_cells: int,
+    reload: float | None = None,
+) -> Path:
     """Write a picture as what its suffix says, one of `SUFFIXES`, and return its path.
 
     Args:
@@ -97,6 +116,7 @@ def write_figure(path: Path, specification: dict[str, Any], name: str, facts: Se
         name: What the page is about.
         facts: What the page says of it.
         n_cells: About how many marks there are; see `page`.
+        reload: See `reload_after`.
 
     Raises:
         PlotError: If it cannot be written.
@@ -104,13 +124,13 @@ def write_figure(path: Path, specification: dict[str, Any], name: str, facts: Se
     kind = path.suffix.lower()
     content: str | bytes
     if kind == ".html":
-        content = page(specification, name, facts, n_cells)
+        content = page(specification, name, facts, n_cells, reload)
     elif kind == ".json":
         content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
     else:
         content = _picture(specification, kind)
     try:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        write_whole(path, content)
     except OSError as error:
         raise PlotError(f"the picture {path} cannot be written: {error.strerror}.") from error
     return path

@@ -8,7 +8,7 @@ from pathlib import Path
 from dynamics.analysis.windows import Window
 from dynamics.errors import PlotError
 from dynamics.plot.figure import specification
-from dynamics.plot.output import checked, write_figure
+from dynamics.plot.output import checked, reload_after, write_figure
 from dynamics.plot.seeds_figure import SEED_PANELS, SEEDS, seeds_figure
 from dynamics.plot.seeds_tables import SeedTables, shared_folder
 from dynamics.store import open_runs, run_files
@@ -23,6 +23,7 @@ def draw_runs(
     x: str = "log",
     window: Window = "paper",
     panels: Collection[str] | None = None,
+    watched: bool = False,
 ) -> Path:
     """Draw the seeds of an experiment, finished or not, and return the path of the picture.
 
@@ -37,6 +38,7 @@ def draw_runs(
         window: Accuracies on the probe of the snapshots in which roles are counted: a name among `WINDOWS`, or least
             and largest.
         panels: Which of `SEED_PANELS` to draw; default all.
+        watched: As for `draw_run`: the page reloads itself until all runs are finished.
 
     Raises:
         RunFileError: If a run file is missing or cannot be read, or the runs have other components than the first.
@@ -44,12 +46,18 @@ def draw_runs(
         PlotError: If the picture cannot be written where, or as what, it was asked for.
     """
     files = run_files(paths)
-    path = checked(_default(files) if output is None else Path(output), files)
+    path = seeds_output_path(files, output)
     with open_runs(files) as runs:
         tables = SeedTables(runs, window, baseline, threshold)
         chosen = tuple(SEED_PANELS) if panels is None else panels
         drawn = specification(seeds_figure(tables, score, x, chosen, title=path.suffix.lower() != ".html"))
-        return write_figure(path, drawn, tables.name, tables.facts, len(tables.rho_by_run))
+        reload = reload_after(watched, all(run.finished for run in runs))
+        return write_figure(path, drawn, tables.name, tables.facts, len(tables.rho_by_run), reload)
+
+
+def seeds_output_path(files: Sequence[Path], output: str | Path | None) -> Path:
+    """Return where the picture of several runs goes, or raise `PlotError` before any work is done."""
+    return checked(_default(files) if output is None else Path(output), files)
 
 
 def _default(files: Sequence[Path]) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 import vl_convert
 
 from dynamics.errors import PlotError
+from dynamics.plot.files import write_whole
 from dynamics.plot.token_page import token_page
 from dynamics.plot.token_svg import token_svg
 
@@ -108,7 +109,7 @@ def draw_tokens(
         if kind == ".png":
             content = bytes(vl_convert.svg_to_png(content, scale=_PNG_SCALE))
     try:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        write_whole(path, content)
     except OSError as error:
         raise PlotError(f"the picture {path} cannot be written: {error.strerror}.") from error
     return path

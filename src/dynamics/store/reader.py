@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from dynamics.errors import RunFileError
+from dynamics.errors import RunFileError, RunFormatError
 from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, SYNERGY, TRAIN, VERSION, ComponentInfo
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Run(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in set(self):
-            for group in self._groups():
+            for group in self.groups:
                 if name in set(group):
                     raise KeyError(f"{name!r} is in the group {group.name!r}: run.{group.name}[{name!r}].")
         return self.snapshots[name]
@@ -179,7 +179,7 @@ class Run(Mapping[str, np.ndarray]):
         Args:
             group: ``snapshots``, ``train``, ``metrics``, or ``faithfulness`` or ``synergy`` if the run recorded it.
         """
-        groups = {found.name: found for found in self._groups()}
+        groups = {found.name: found for found in self.groups}
         if group not in groups:
             raise KeyError(f"{self.path} has no group {group!r}; it has {', '.join(groups)}.")
         dataset = groups[group].to_xarray()
@@ -188,10 +188,12 @@ class Run(Mapping[str, np.ndarray]):
 
     def refresh(self) -> None:
         """Take notice of rows that were added since the file was opened."""
-        for group in self._groups():
+        for group in self.groups:
             group.refresh()
 
-    def _groups(self) -> list[RunGroup]:
+    @property
+    def groups(self) -> list[RunGroup]:
+        """Return the groups that the run has."""
         found = (self.snapshots, self.train, self.metrics, self.faithfulness, self.synergy)
         return [group for group in found if group is not None]
 
@@ -218,7 +220,8 @@ def open_run(path: str | Path) -> Run:
         The run. It may be opened while training writes to it, and after the training was killed.
 
     Raises:
-        RunFileError: If there is no such file, or it is not a run file that this version can read.
+        RunFileError: If there is no such file, or it is damaged; `RunFormatError` if it is not a run file that this
+            version can read.
     """
     path = Path(path)
     if not path.is_file():
@@ -232,13 +235,13 @@ def open_run(path: str | Path) -> Run:
     try:
         found = file.attrs.get("format")
         if found != FORMAT:
-            raise RunFileError(
+            raise RunFormatError(
                 f"{path} is an HDF5 file but not a run file: its 'format' attribute is {found!r}, expected {FORMAT!r}. "
                 "Expected a run file that GapTrackerCallback wrote."
             )
         version = str(file.attrs.get("format_version"))
         if version.split(".")[0] != VERSION.split(".")[0]:
-            raise RunFileError(
+            raise RunFormatError(
                 f"{path} has format version {version}; this version of dynamics reads {VERSION.split('.')[0]}.x. "
                 "Install the version of gap-dynamics that wrote it."
             )
