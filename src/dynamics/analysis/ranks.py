@@ -72,6 +72,23 @@ def correlate(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.clip(np.where(size > 0, found, np.nan), -1, 1)
 
 
+def correlate_permuted(first: np.ndarray, second: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Return ``correlate(first, second[orders])``: the order changes no spread, so that it is taken once.
+
+    Args:
+        first: Centred ranks, or what is left of them, ``(component,)``.
+        second: The same of the other score, ``(component,)``.
+        orders: Permutations of the components, ``(permutation, component)``.
+
+    Returns:
+        ``(permutation,)``; NaN where one side has no spread.
+    """
+    size = float(spread(first) * spread(second))
+    if not size > 0:
+        return np.full(len(orders), np.nan)
+    return np.clip(second[orders] @ first / size, -1, 1)
+
+
 def rho_and_gaps(gradient: np.ndarray, causal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Spearman's rho and Delta of every row.
 
@@ -83,9 +100,13 @@ def rho_and_gaps(gradient: np.ndarray, causal: np.ndarray) -> tuple[np.ndarray, 
         Rho, ``(row,)``, NaN where one side is constant; and Delta of the rows in which rho is defined, since elsewhere
         nothing is ranked, ``(defined row, component)``.
     """
-    first, second = centred_ranks(gradient), centred_ranks(causal)
-    rho = correlate(first, second)
-    return rho, (first - second)[np.isfinite(rho)]
+    return rho_and_gaps_of_ranks(centred_ranks(gradient), centred_ranks(causal))
+
+
+def rho_and_gaps_of_ranks(gradient: np.ndarray, causal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Do what `rho_and_gaps` does with centred ranks, ``(row, component)`` each."""
+    rho = correlate(gradient, causal)
+    return rho, (gradient - causal)[np.isfinite(rho)]
 
 
 def spread(centred: np.ndarray) -> np.ndarray:
