@@ -19,7 +19,7 @@ from dynamics.analysis.findings import Findings, ScoreFindings
 from dynamics.analysis.grokking import GrokkingReport, grokking_report
 from dynamics.analysis.importance import SCORES, causal_importance, gradient_magnitude
 from dynamics.analysis.lead_lag import events_table, largest_change, lead_lag_table, weight_norm_turn
-from dynamics.analysis.many_runs import SeedInterval, rho_by_accuracy, rho_by_step, seed_interval
+from dynamics.analysis.many_runs import SeedInterval, rho_by_accuracy, rho_by_run, rho_by_step, seed_interval
 from dynamics.analysis.pruning import ExperimentTables, experiment_tables, pruning_by_run, pruning_table
 from dynamics.analysis.rank_gap import RankGap, rank_gap
 from dynamics.analysis.rank_measures import RANK_MEASURES
@@ -28,6 +28,7 @@ from dynamics.analysis.role_counts import role_count_table
 from dynamics.analysis.role_frequency import majority_roles, role_frequency, roles_by_layer
 from dynamics.analysis.role_stability import stable_role_table, threshold_table, turnover_table, with_threshold
 from dynamics.analysis.roles import ROLES, chance_share, classify_roles, default_threshold
+from dynamics.analysis.seed_findings import ScoreSeedFindings, SeedFindings
 from dynamics.analysis.self_repair import self_repair_by_layer, self_repair_table
 from dynamics.analysis.synergy import SynergyRatios, joint_ablation_table, synergy_ratios, synergy_table
 from dynamics.analysis.timeline import Timeline, gap_table, layer_table, read_timeline, rho_table
@@ -57,6 +58,8 @@ __all__ = [
     "RankGap",
     "Resampling",
     "ScoreFindings",
+    "ScoreSeedFindings",
+    "SeedFindings",
     "SeedInterval",
     "SigmoidFit",
     "SynergyRatios",
@@ -100,6 +103,7 @@ __all__ = [
     "read_uncertainty",
     "recorded_measures",
     "rho_by_accuracy",
+    "rho_by_run",
     "rho_by_step",
     "rho_table",
     "role_count_table",
