@@ -18,11 +18,17 @@ LEVELS = [
     {"rankings", "faithfulness", "synergy", "pairs"},
     {"store"},
     {"analysis"},
-    {"plot"},
+    {"plot", "report"},
     {"callbacks", "train", "measure", "sweep"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-COMMANDS = {"dynamics.train", "dynamics.measure", "dynamics.sweep", "dynamics.plot.__main__"}
+COMMANDS = {
+    "dynamics.train",
+    "dynamics.measure",
+    "dynamics.sweep",
+    "dynamics.plot.__main__",
+    "dynamics.report.__main__",
+}
 
 
 def runtime_nodes(tree, inside_functions=True):

@@ -43,3 +43,7 @@ class AnalysisError(DynamicsError, ValueError):
 
 class PlotError(DynamicsError, ValueError):
     """A picture cannot be written where, or as what, it was asked for."""
+
+
+class ReportError(DynamicsError, ValueError):
+    """A report cannot be written where, or as what, it was asked for."""

@@ -1,0 +1,259 @@
+"""Sections on rho: does the gradient rank components as ablation does, is that more than depth, and which score does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dynamics.analysis import SCORES
+from dynamics.analysis.agreement import GRADIENT_NORM, magnitude
+from dynamics.analysis.rank_measures import ALL, HEADS, HEADS_WITHIN_LAYERS, PARTIAL, WITHIN_LAYERS
+from dynamics.errors import AnalysisError
+from dynamics.report.given import Given
+from dynamics.report.section import Section, Table, records
+from dynamics.report.words import (
+    BY,
+    number,
+    p_is,
+    percent,
+    probability,
+    sentence,
+    several,
+    span,
+    whole,
+)
+
+MEASURES = {
+    ALL: "all components",
+    HEADS: "heads alone",
+    WITHIN_LAYERS: "within layers",
+    HEADS_WITHIN_LAYERS: "heads within layers",
+    PARTIAL: "given layer and kind",
+}
+METHODS = {"gradient": "attribution patching", "gim": "GIM", "ig": "integrated gradients"}
+
+
+def rho_section(given: Given) -> Section:
+    """Return rho by both scores, in the window and at the end, with what luck gives."""
+    n = len(given.findings.run.components)
+    sentences = [
+        f"rho is Spearman's correlation of gradient magnitude G and causal importance C over the {n} components: 1 if "
+        "they rank them alike, 0 if one says nothing of the other."
+    ]
+    rows, data = [], {}
+    for score in SCORES:
+        try:
+            table = given.findings.by[score].rho
+        except AnalysisError as error:
+            sentences.append(f"C by {BY[score]}: {error}")
+            continue
+        data[f"rho_{score}"] = table
+        last = records(table.iloc[-1:])[0]
+        inside = table[table["step"].isin(given.inside(score))]
+        if inside.empty:
+            sentences.append(f"C by {BY[score]}: {_nothing_inside(given, score)}")
+        else:
+            steps, where = given.chosen(score)
+            sentences.append(f"C by {BY[score]}, at {where}: {_beyond(inside, 'p_null', given.level)}.")
+        sentences.append(_at_end(last, "p_null", given.level, BY[score]))
+        rows.append(_window_row(inside, score) | {"step": last["step"]} | {name: last[name] for name in _LAST})
+    if not rows:
+        raise AnalysisError(sentences[-1].partition(": ")[2])
+    level = percent(given.findings.resampling.level)
+    end = Table(
+        "rho_end",
+        f"At the last snapshot. By chance: what {level} of random pairings give. Tied: components that share their C "
+        "with another. C ~ 0: components whose C cannot be told from 0.",
+        pd.DataFrame(rows),
+        {
+            "C by": lambda row: BY[row["score"]],
+            "rho": lambda row: number(row["rho"]),
+            "interval": lambda row: span(row["low"], row["high"]),
+            "by chance": lambda row: span(row["null_low"], row["null_high"]),
+            "p": lambda row: probability(row["p_null"]),
+            "tied": lambda row: percent(row["ties"]),
+            "C ~ 0": lambda row: percent(row["indistinguishable"]),
+        },
+        ("C by",),
+    )
+    return Section("rho", "Does the gradient rank components as ablation does?", tuple(sentences), (end,), data)
+
+
+_LAST = ("rho", "low", "high", "null_low", "null_high", "p_null", "ties", "indistinguishable", "reason")
+
+
+def _window_row(inside: pd.DataFrame, score: str) -> dict[str, Any]:
+    medians = {f"window_{name}": inside[name].median() for name in ("rho", "ties", "indistinguishable")}
+    return {"score": score, "window_snapshots": len(inside), **medians}
+
+
+def _nothing_inside(given: Given, score: str) -> str:
+    accuracy = given.accuracy
+    known = given.defined(score)
+    if known.empty:
+        return sentence(given.no_rho(score))
+    least, most = percent(accuracy.min()), percent(accuracy.max())
+    return (
+        f"no snapshot with a rho lies in the window, {given.range}: the probe's accuracy goes from {least} to {most}."
+    )
+
+
+def _beyond(rows: pd.DataFrame, p: str, level: float) -> str:
+    """Return the median of rho over snapshots, and at how many it is beyond chance."""
+    agree, against = beyond(rows, p, level)
+    least, most = rows["rho"].min(), rows["rho"].max()
+    spread = f", median; {span(least, most)}" if len(rows) > 1 else ""
+    negative = f", negative and beyond chance at {against}" if against else ""
+    return f"rho {number(rows['rho'].median())}{spread}. Positive and beyond chance at {agree} of {len(rows)}{negative}"
+
+
+def beyond(rows: pd.DataFrame, p: str, level: float) -> tuple[int, int]:
+    """Return at how many snapshots rho is beyond chance and positive, and at how many beyond chance and negative."""
+    small = rows[p] < level
+    return int((small & (rows["rho"] > 0)).sum()), int((small & (rows["rho"] < 0)).sum())
+
+
+def _at_end(last: Mapping[str, Any], p: str, level: float, by: str) -> str:
+    where = f"At the end (step {whole(last['step'])}) by {by}"
+    if pd.isna(last["rho"]):
+        return f"{where}: no rho, since {last['reason']}."
+    interval = "no interval, since " + last["reason_interval"] if pd.isna(last["low"]) else (
+        f"interval {span(last['low'], last['high'])}"
+    )  # fmt: skip
+    verdict = "beyond chance" if last[p] < level else "not beyond chance"
+    return (
+        f"{where}: rho {number(last['rho'])} ({interval}); luck gives {span(last['null_low'], last['null_high'])}, "
+        f"{p_is(last[p])}: {verdict}."
+    )
+
+
+def depth_section(given: Given) -> Section:
+    """Return how much of rho and of the gaps is depth and kind."""
+    found = given.found
+    steps, where = given.chosen()
+    shares = found.depth_share[found.depth_share["step"].isin(steps)].groupby("factor", sort=False)
+    both = shares.get_group("layer and kind")
+    last = both.iloc[-1]
+    more = int((both["p_value"] < given.level).sum())
+    sentences = [
+        "In pre-LN models the gradient falls with depth whatever the components do, and heads differ from MLPs in "
+        "scale: rho may be high, and roles frequent, for that alone.",
+        f"At {where}, C by {BY[given.score]}: {percent(both['share'].median())} of the gaps' sum of squares is layer "
+        f"and kind (median); chance would give {percent(last['chance'])}. More than chance at {more} of {len(both)}.",
+    ]
+    by_measure = found.depth[found.depth["step"].isin(steps)].groupby("measure", sort=False)
+    rows = []
+    for measure, part in by_measure:
+        end = part.iloc[-1]
+        agree, against = beyond(part, "p_value", given.level)
+        rows.append(
+            {"measure": measure, "n": end["n"], "snapshots": len(part), "median": part["rho"].median(),
+             "beyond": agree, "beyond_negative": against, "reason": part["reason"].iloc[-1], **_end(end)}
+        )  # fmt: skip
+    named = {row["measure"]: row for row in rows}
+    for measure in (WITHIN_LAYERS, HEADS_WITHIN_LAYERS):
+        row = named[measure]
+        if not np.isnan(row["median"]):
+            sentences.append(
+                f"{sentence(MEASURES[measure])[:-1]} rho is {number(row['median'])} instead of "
+                f"{number(named[ALL]['median'])}, beyond chance at {row['beyond'] + row['beyond_negative']} of "
+                f"{row['snapshots']}."
+            )
+    table = Table(
+        "depth",
+        f"rho with less and less of depth and kind in it; by chance, p: at step {whole(steps[-1])}.",
+        pd.DataFrame(rows),
+        {
+            "rho among": lambda row: MEASURES[row["measure"]],
+            "n": lambda row: whole(row["n"]),
+            "median": lambda row: number(row["median"]),
+            "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
+            f"step {whole(steps[-1])}": lambda row: number(row["rho"]),
+            "interval": lambda row: span(row["low"], row["high"]),
+            "by chance": lambda row: span(row["null_low"], row["null_high"]),
+            "p": lambda row: probability(row["p_value"]),
+        },
+        ("rho among",),
+    )
+    data = {"depth": found.depth, "depth_share": found.depth_share}
+    return Section("depth", "How much of that is depth and kind?", tuple(sentences), (table,), data)
+
+
+def _end(row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
+    names = ("step", "rho", "low", "high", "null_low", "null_high", "p_value")
+    return {name: row[name] for name in names}
+
+
+def agreement_section(given: Given) -> Section:
+    """Return how well each recorded score ranks components as ablation does, and how well two ablations agree."""
+    table, rows = given.findings.agreement, []
+    titles = measure_titles(given.findings.run.methods)
+    for (score, measure), part in table.groupby(["score", "measure"], sort=False):
+        inside = part[part["step"].isin(given.inside(str(score)))]
+        agree, against = beyond(inside, "p_value", given.level)
+        end = _end(part.iloc[-1])
+        rows.append(
+            {"score": score, "measure": measure, "snapshots": len(inside), "median": inside["rho"].median(),
+             "beyond": agree, "beyond_negative": against, **end}
+        )  # fmt: skip
+    frame = pd.DataFrame(rows)
+    by = "median" if frame["median"].notna().any() else "rho"
+    order = frame["score"].map({score: place for place, score in enumerate((given.score, *SCORES))})
+    frame = frame.assign(order=order).sort_values(["order", by], ascending=[True, False], kind="stable")
+    frame = frame.drop(columns="order").reset_index(drop=True)
+    leading = frame[(frame["score"] == given.score) & frame[by].notna()].reset_index(drop=True)
+    sentences = []
+    if len(leading):
+        best, own = leading.iloc[0], leading[leading["measure"] == GRADIENT_NORM]
+        place = f"; G comes {_place(own.index[0], len(leading))}, with {number(own[by].iloc[0])}" if len(own) else ""
+        where = "in the window (median)" if by == "median" else "at the end"
+        sentences.append(
+            f"C by {BY[given.score]}: {titles.get(best['measure'], best['measure'])} ranks most as ablation does "
+            f"{where}, rho {number(best[by])}{place}."
+        )
+    other, data = given.findings.ablation_agreement, {"agreement": table}
+    if other is None:
+        sentences.append("Only one ablation baseline was recorded, so that two cannot be compared.")
+    else:
+        data["ablation_agreement"] = other
+        own = other[other["score"] == given.score].dropna(subset="rho")
+        if len(own):
+            lowest = own.loc[own["rho"].idxmin()]
+            sentences.append(
+                f"Mean and zero ablation agree with rho {number(own['rho'].median())} (median of "
+                f"{several(len(own), 'snapshot')}; least {number(lowest['rho'])}, at step {whole(lowest['step'])})."
+            )
+    shown = Table(
+        "agreement",
+        "rho of each score with C; |…| is its size without the sign, which G has none of.",
+        frame,
+        {
+            "C by": lambda row: BY[row["score"]],
+            "score": lambda row: titles.get(row["measure"], row["measure"]),
+            "window": lambda row: number(row["median"]),
+            "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
+            "end": lambda row: number(row["rho"]),
+            "interval": lambda row: span(row["low"], row["high"]),
+            "p": lambda row: probability(row["p_value"]),
+        },
+        ("C by", "score"),
+        most=len(frame),
+    )
+    heading = "Which score ranks components as ablation does?"
+    return Section("agreement", heading, tuple(sentences), (shown,), data)
+
+
+def measure_titles(methods: Sequence[str]) -> dict[str, str]:
+    """Return what readers call the scores of components, by their names in tables."""
+    titles = {GRADIENT_NORM: "gradient magnitude G"}
+    for method in methods:
+        title = METHODS.get(method, method)
+        titles |= {method: title, magnitude(method): magnitude(title)}
+    return titles
+
+
+def _place(index: int, n: int) -> str:
+    return "last" if index == n - 1 else ("first", "second", "third")[index] if index < 3 else f"{index + 1}th of {n}"
