@@ -1,4 +1,4 @@
-"""Build the report of a run, or of several: each section by itself, so that what one lacks takes nothing from others."""
+"""The report of a run, or of several: each section by itself, so that what one lacks takes nothing from another."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dynamics.analysis import Findings, Resampling, SeedFindings, window_bounds
+from dynamics.analysis.findings import RESAMPLES
 from dynamics.analysis.windows import Window
 from dynamics.errors import AnalysisError
 from dynamics.report.given import Given
@@ -31,6 +32,11 @@ from dynamics.report.words import sentence
 from dynamics.store import Run
 
 _Asked = TypeVar("_Asked")
+
+MOST_RESAMPLES = 1000
+"""A p-value near 0.05 is then known to about 0.01."""
+CELLS = 6_400_000
+"""Resamples times snapshots times components that a report has time for."""
 
 OF_A_RUN: dict[str, tuple[str, Callable[[Given], Section]]] = {
     "run": ("The run", run_section),
@@ -72,13 +78,21 @@ def run_report(
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
         window: Accuracies on the probe of the snapshots that are taken together: a name among `WINDOWS`, or least and
             largest.
-        resampling: How intervals and nulls are drawn; default: as in `Findings`.
+        resampling: How intervals and nulls are drawn; default: as many times as `resamples_for` allows.
 
     Raises:
         AnalysisError: If an argument is out of range. What the run lacks is said in its section.
     """
+    if resampling is None:
+        resampling = Resampling(resamples=resamples_for(run))
     given = Given(Findings(run, baseline, threshold, resampling), score, window)
     return Report(str(run.path), _options(score, baseline, threshold, window), _sections(given, OF_A_RUN))
+
+
+def resamples_for(run: Run) -> int:
+    """Return how often to resample and permute: 1,000 times, or fewer if the run is long and has many components."""
+    cells = max(1, len(run.steps) * len(run.components))
+    return min(MOST_RESAMPLES, max(RESAMPLES, CELLS // cells // 100 * 100))
 
 
 def seeds_report(

@@ -65,13 +65,13 @@ class Given:
         score = self.score if score is None else score
         steps = self.inside(score)
         if len(steps) == 1:
-            return steps, f"the one snapshot in the window (step {whole(steps[0])})"
+            return steps, f"in the window (1 snapshot, step {whole(steps[0])})"
         if len(steps):
-            return steps, f"the {len(steps)} snapshots in the window (steps {whole(steps[0])} to {whole(steps[-1])})"
+            return steps, f"in the window ({len(steps)} snapshots)"
         known = self.defined(score)["step"].to_numpy()
         if not len(known):
             raise AnalysisError(self.no_rho(score))
-        return known[-1:], f"the last snapshot with a rho (step {whole(known[-1])}), since none lies in the window"
+        return known[-1:], f"at the last snapshot with a rho (step {whole(known[-1])}), since none lies in the window"
 
     def no_rho(self, score: str) -> str:
         """Return why no snapshot has a rho by this score."""

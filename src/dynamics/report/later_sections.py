@@ -96,7 +96,7 @@ def self_repair_section(given: Given) -> Section:
     elif hides.empty:
         text = f"{where} removing two positions together costs no more than one by one, in no layer."
     else:
-        most = hides.loc[hides["interaction"].idxmax()]
+        most = records(hides.nlargest(1, "interaction"))[0]
         text = (
             f"{where} removing the two largest scores of an attention row together costs more than one by one in "
             f"{len(hides)} of {several(len(last), 'layer')}, most in layer {int(most['layer'])}: "
@@ -130,8 +130,8 @@ def faithfulness_section(given: Given) -> Section:
     known = last.dropna(subset="cpr")
     titles = measure_titles(run.methods)
     if known.empty:
-        raise AnalysisError(f"at step {whole(step)} it is undefined: {last['reason'].iloc[0]}")
-    best, worst = known.iloc[0], known.iloc[-1]
+        raise AnalysisError(f"at step {whole(step)} it is undefined: {records(last)[0]['reason']}")
+    best, worst = records(known)[0], records(known)[-1]
     names = [titles.get(row["ranking"], row["ranking"]) for row in (best, worst)]
     words = (
         f"At step {whole(step)}, scored by {BY[given.score]}: of {several(len(known), 'ranking')}, {names[0]} brings "

@@ -1,4 +1,4 @@
-"""Sections on rho: does the gradient rank components as ablation does, is that more than depth, and which score does."""
+"""Sections on rho: does the gradient rank components as ablation does, is that more than depth, which score does."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def rho_section(given: Given) -> Section:
         if inside.empty:
             sentences.append(f"C by {BY[score]}: {_nothing_inside(given, score)}")
         else:
-            steps, where = given.chosen(score)
-            sentences.append(f"C by {BY[score]}, at {where}: {_beyond(inside, 'p_null', given.level)}.")
+            where = given.chosen(score)[1]
+            sentences.append(f"C by {BY[score]}, {where}: {_beyond(inside, 'p_null', given.level)}.")
         sentences.append(_at_end(last, "p_null", given.level, BY[score]))
         rows.append(_window_row(inside, score) | {"step": last["step"]} | {name: last[name] for name in _LAST})
     if not rows:
@@ -105,9 +105,10 @@ def _beyond(rows: pd.DataFrame, p: str, level: float) -> str:
     """Return the median of rho over snapshots, and at how many it is beyond chance."""
     agree, against = beyond(rows, p, level)
     least, most = rows["rho"].min(), rows["rho"].max()
-    spread = f", median; {span(least, most)}" if len(rows) > 1 else ""
+    spread = f", {span(least, most)}" if len(rows) > 1 else ""
     negative = f", negative and beyond chance at {against}" if against else ""
-    return f"rho {number(rows['rho'].median())}{spread}. Positive and beyond chance at {agree} of {len(rows)}{negative}"
+    median = f"{'median ' if spread else ''}rho {number(rows['rho'].median())}{spread}"
+    return f"{median}; positive and beyond chance at {agree} of {len(rows)}{negative}"
 
 
 def beyond(rows: pd.DataFrame, p: str, level: float) -> tuple[int, int]:
@@ -136,22 +137,22 @@ def depth_section(given: Given) -> Section:
     steps, where = given.chosen()
     shares = found.depth_share[found.depth_share["step"].isin(steps)].groupby("factor", sort=False)
     both = shares.get_group("layer and kind")
-    last = both.iloc[-1]
+    last = records(both)[-1]
     more = int((both["p_value"] < given.level).sum())
     sentences = [
         "In pre-LN models the gradient falls with depth whatever the components do, and heads differ from MLPs in "
         "scale: rho may be high, and roles frequent, for that alone.",
-        f"At {where}, C by {BY[given.score]}: {percent(both['share'].median())} of the gaps' sum of squares is layer "
-        f"and kind (median); chance would give {percent(last['chance'])}. More than chance at {more} of {len(both)}.",
+        f"C by {BY[given.score]}, {where}: {percent(both['share'].median())} of the gaps' sum of squares is layer and "
+        f"kind (median); chance would give {percent(last['chance'])}. It is beyond chance at {more} of {len(both)}.",
     ]
     by_measure = found.depth[found.depth["step"].isin(steps)].groupby("measure", sort=False)
     rows = []
     for measure, part in by_measure:
-        end = part.iloc[-1]
+        end = records(part)[-1]
         agree, against = beyond(part, "p_value", given.level)
         rows.append(
             {"measure": measure, "n": end["n"], "snapshots": len(part), "median": part["rho"].median(),
-             "beyond": agree, "beyond_negative": against, "reason": part["reason"].iloc[-1], **_end(end)}
+             "beyond": agree, "beyond_negative": against, **_end(end)}
         )  # fmt: skip
     named = {row["measure"]: row for row in rows}
     for measure in (WITHIN_LAYERS, HEADS_WITHIN_LAYERS):
@@ -164,86 +165,100 @@ def depth_section(given: Given) -> Section:
             )
     table = Table(
         "depth",
-        f"rho with less and less of depth and kind in it; by chance, p: at step {whole(steps[-1])}.",
+        f"rho with less and less of depth and kind in it; interval and p are of step {whole(steps[-1])}.",
         pd.DataFrame(rows),
         {
-            "rho among": lambda row: MEASURES[row["measure"]],
+            "ranked": lambda row: MEASURES[row["measure"]],
             "n": lambda row: whole(row["n"]),
             "median": lambda row: number(row["median"]),
             "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
-            f"step {whole(steps[-1])}": lambda row: number(row["rho"]),
+            f"at {whole(steps[-1])}": lambda row: number(row["rho"]),
             "interval": lambda row: span(row["low"], row["high"]),
-            "by chance": lambda row: span(row["null_low"], row["null_high"]),
             "p": lambda row: probability(row["p_value"]),
         },
-        ("rho among",),
+        ("ranked",),
     )
     data = {"depth": found.depth, "depth_share": found.depth_share}
     return Section("depth", "How much of that is depth and kind?", tuple(sentences), (table,), data)
 
 
-def _end(row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
+def _end(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("step", "rho", "low", "high", "null_low", "null_high", "p_value")
     return {name: row[name] for name in names}
 
 
 def agreement_section(given: Given) -> Section:
     """Return how well each recorded score ranks components as ablation does, and how well two ablations agree."""
-    table, rows = given.findings.agreement, []
+    found = given.findings.agreement
     titles = measure_titles(given.findings.run.methods)
-    for (score, measure), part in table.groupby(["score", "measure"], sort=False):
-        inside = part[part["step"].isin(given.inside(str(score)))]
-        agree, against = beyond(inside, "p_value", given.level)
-        end = _end(part.iloc[-1])
-        rows.append(
-            {"score": score, "measure": measure, "snapshots": len(inside), "median": inside["rho"].median(),
-             "beyond": agree, "beyond_negative": against, **end}
-        )  # fmt: skip
-    frame = pd.DataFrame(rows)
-    by = "median" if frame["median"].notna().any() else "rho"
-    order = frame["score"].map({score: place for place, score in enumerate((given.score, *SCORES))})
-    frame = frame.assign(order=order).sort_values(["order", by], ascending=[True, False], kind="stable")
-    frame = frame.drop(columns="order").reset_index(drop=True)
-    leading = frame[(frame["score"] == given.score) & frame[by].notna()].reset_index(drop=True)
-    sentences = []
-    if len(leading):
-        best, own = leading.iloc[0], leading[leading["measure"] == GRADIENT_NORM]
-        place = f"; G comes {_place(own.index[0], len(leading))}, with {number(own[by].iloc[0])}" if len(own) else ""
-        where = "in the window (median)" if by == "median" else "at the end"
-        sentences.append(
-            f"C by {BY[given.score]}: {titles.get(best['measure'], best['measure'])} ranks most as ablation does "
-            f"{where}, rho {number(best[by])}{place}."
-        )
-    other, data = given.findings.ablation_agreement, {"agreement": table}
+    order = sorted(found["score"].unique(), key=lambda score: score != given.score)
+    frames = {score: _agreement_rows(given, found[found["score"] == score], score) for score in order}
+    sentences = _best(given, frames[given.score], titles)
+    other, data = given.findings.ablation_agreement, {"agreement": found}
     if other is None:
         sentences.append("Only one ablation baseline was recorded, so that two cannot be compared.")
     else:
         data["ablation_agreement"] = other
         own = other[other["score"] == given.score].dropna(subset="rho")
         if len(own):
-            lowest = own.loc[own["rho"].idxmin()]
+            lowest = records(own.nsmallest(1, "rho"))[0]
             sentences.append(
                 f"Mean and zero ablation agree with rho {number(own['rho'].median())} (median of "
                 f"{several(len(own), 'snapshot')}; least {number(lowest['rho'])}, at step {whole(lowest['step'])})."
             )
-    shown = Table(
-        "agreement",
-        "rho of each score with C; |…| is its size without the sign, which G has none of.",
-        frame,
-        {
-            "C by": lambda row: BY[row["score"]],
-            "score": lambda row: titles.get(row["measure"], row["measure"]),
-            "window": lambda row: number(row["median"]),
-            "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
-            "end": lambda row: number(row["rho"]),
-            "interval": lambda row: span(row["low"], row["high"]),
-            "p": lambda row: probability(row["p_value"]),
-        },
-        ("C by", "score"),
-        most=len(frame),
+    notes = {given.score: " |…| is a score's size without its sign; G has none. Interval and p: at the end."}
+    tables = tuple(
+        Table(
+            f"agreement_{score}",
+            f"rho with C by {BY[score]}: median in the window, and at the end.{notes.get(score, '')}",
+            frame,
+            {
+                f"score, C by {BY[score]}": lambda row: titles.get(row["measure"], row["measure"]),
+                "window": lambda row: number(row["median"]),
+                "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
+                "end": lambda row: number(row["rho"]),
+                "interval": lambda row: span(row["low"], row["high"]),
+                "p": lambda row: probability(row["p_value"]),
+            },
+            (f"score, C by {BY[score]}",),
+            most=len(frame),
+        )
+        for score, frame in frames.items()
     )
     heading = "Which score ranks components as ablation does?"
-    return Section("agreement", heading, tuple(sentences), (shown,), data)
+    return Section("agreement", heading, tuple(sentences), tables, data)
+
+
+def _agreement_rows(given: Given, table: pd.DataFrame, score: str) -> pd.DataFrame:
+    rows, steps = [], given.inside(score)
+    for measure, part in table.groupby("measure", sort=False):
+        inside = part[part["step"].isin(steps)]
+        agree, against = beyond(inside, "p_value", given.level)
+        rows.append(
+            {"score": score, "measure": measure, "snapshots": len(inside), "median": inside["rho"].median(),
+             "beyond": agree, "beyond_negative": against, **_end(records(part)[-1])}
+        )  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame.sort_values(_by(frame), ascending=False, kind="stable", ignore_index=True)
+
+
+def _by(frame: pd.DataFrame) -> str:
+    return "median" if frame["median"].notna().any() else "rho"
+
+
+def _best(given: Given, frame: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
+    by = _by(frame)
+    known = [row for row in records(frame) if not pd.isna(row[by])]
+    if not known:
+        return []
+    names = [row["measure"] for row in known]
+    own = ""
+    if GRADIENT_NORM in names[1:]:
+        place = names.index(GRADIENT_NORM)
+        own = f"; G comes {_place(place, len(names))}, with {number(known[place][by])}"
+    where = "in the window (median)" if by == "median" else "at the end"
+    best = titles.get(names[0], names[0])
+    return [f"C by {BY[given.score]}: {best} ranks most as ablation does {where}, rho {number(known[0][by])}{own}."]
 
 
 def measure_titles(methods: Sequence[str]) -> dict[str, str]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -25,8 +22,8 @@ def role_section(given: Given) -> Section:
     counts = found.counts[found.counts["step"].isin(steps)]
     whole_model = counts[counts["layer"].isna()]
     sentences = [
-        f"C by {BY[given.score]}. A hero is needed far more than its gradient shows, a bloat far less; at {where}:",
-        *(_count_words(role, whole_model[whole_model["role"] == role]) for role in PLURAL),
+        f"C by {BY[given.score]}. A hero is needed far more than its gradient shows, a bloat far less; {where}:",
+        *(_count_words(role, whole_model[whole_model["role"] == role], 1 - given.level) for role in PLURAL),
     ]
     surest = surest_table(given, steps)
     for role, plural in PLURAL.items():
@@ -34,8 +31,8 @@ def role_section(given: Given) -> Section:
         if len(kept):
             sentences.append(f"{plural.capitalize()} at each of them: {_few(kept.tolist())}.")
     sentences += _stability(found.turnover)
-    tables = [_layer_table(counts, found.emergence, len(steps))]
-    tables += [_surest(surest, role, plural, len(steps)) for role, plural in PLURAL.items()]
+    tables = [_layer_table(counts, found.emergence, role) for role in PLURAL]
+    tables += [_surest(surest, role, plural) for role, plural in PLURAL.items()]
     tables.append(_threshold_table(found.thresholds, found.timeline.threshold))
     data = {"counts": found.counts, "episodes": found.episodes, "emergence": found.emergence,
             "turnover": found.turnover, "stability": found.stability, "thresholds": found.thresholds}  # fmt: skip
@@ -46,18 +43,19 @@ def _few(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _count_words(role: str, rows: pd.DataFrame) -> str:
+def _count_words(role: str, rows: pd.DataFrame, level: float) -> str:
     plural, n = PLURAL[role], len(rows)
-    last = rows.iloc[-1]
-    band = span(last["low"], last["high"], 0)
+    last = records(rows)[-1]
+    band = f"95% of luck: {span(last['low'], last['high'], 0)}".replace("95%", percent(level))
     if n == 1:
-        return (
-            f"{whole(last['count'])} {plural}; luck gives {number(last['chance'])} ({band}), {p_is(last['p_value'])}."
+        count = (
+            f"{whole(last['count'])} {plural}; luck gives {number(last['chance'])} ({band}), {p_is(last['p_value'])}"
         )
+        return f"{count}."
     more, fewer = (int(side.sum()) for side in outside(rows))
     return (
-        f"{number(rows['count'].mean(), 1)} {plural} on average; luck gives {number(rows['chance'].mean())} ({band} at "
-        f"the last): more than that at {more} of {n}, fewer at {fewer}."
+        f"{number(rows['count'].mean(), 1)} {plural} on average; luck gives {number(rows['chance'].mean())} ({band}): "
+        f"more than that at {more} of {n}, fewer at {fewer}."
     )
 
 
@@ -78,35 +76,33 @@ def _stability(turnover: pd.DataFrame) -> list[str]:
     ]
 
 
-def _layer_table(counts: pd.DataFrame, emergence: pd.DataFrame, n: int) -> Table:
-    onset = emergence.set_index(["layer", "role"])["first_onset"]
-    rows = []
-    for layer, part in counts.dropna(subset="layer").groupby("layer"):
-        row: dict[str, Any] = {"layer": int(layer), "components": part["components"].iloc[0], "snapshots": n,
-                               "chance": part["chance"].mean()}  # fmt: skip
-        for role, plural in PLURAL.items():
-            own = part[part["role"] == role]
-            more, fewer = outside(own)
-            row |= {plural: own["count"].mean(), f"more_{plural}": int(more.sum()), f"fewer_{plural}": int(fewer.sum()),
-                    f"{role}_p_value": own["p_value"].iloc[-1], f"first_{role}": onset[layer, role]}  # fmt: skip
-        rows.append(row)
+def _layer_table(counts: pd.DataFrame, emergence: pd.DataFrame, role: str) -> Table:
+    onset = emergence[emergence["role"] == role].set_index("layer")["first_onset"]
+    own = counts[counts["role"] == role].dropna(subset="layer")
+    more, fewer = outside(own)
+    frame = (
+        own.assign(more=more, fewer=fewer)
+        .groupby("layer", as_index=False)
+        .agg(
+            components=("components", "first"), snapshots=("step", "size"), mean=("count", "mean"),
+            chance=("chance", "mean"), more=("more", "sum"), fewer=("fewer", "sum"), p_value=("p_value", "last"),
+        )
+    )  # fmt: skip
+    frame = frame.assign(role=role, first_onset=onset.reindex(frame["layer"]).to_numpy())
+    how = " More, fewer: snapshots that luck's band leaves out; p: at the last of them." if role == HERO else ""
     return Table(
-        "layers",
-        "Mean numbers in each layer, and at how many snapshots luck gives fewer (>) or more (<); p at the last of "
-        "them; the step from which the role is first kept.",
-        pd.DataFrame(rows),
+        f"layers_{PLURAL[role]}",
+        f"{PLURAL[role].capitalize()} by layer: mean number, and the step from which one keeps the role.{how}",
+        frame,
         {
             "layer": lambda row: whole(row["layer"]),
             "of": lambda row: whole(row["components"]),
-            "chance": lambda row: number(row["chance"], 1),
-            "heroes": lambda row: number(row["heroes"], 1),
-            "> <": lambda row: f"{row['more_heroes']} {row['fewer_heroes']}",
-            "p": lambda row: probability(row["hero_p_value"]),
-            "from": lambda row: whole(row["first_hero"]),
-            "bloats": lambda row: number(row["bloats"], 1),
-            "> < ": lambda row: f"{row['more_bloats']} {row['fewer_bloats']}",
-            "p ": lambda row: probability(row["bloat_p_value"]),
-            "from ": lambda row: whole(row["first_bloat"]),
+            PLURAL[role]: lambda row: number(row["mean"], 1),
+            "by chance": lambda row: number(row["chance"], 1),
+            "more": lambda row: f"{row['more']} of {row['snapshots']}",
+            "fewer": lambda row: f"{row['fewer']} of {row['snapshots']}",
+            "p": lambda row: probability(row["p_value"]),
+            "from step": lambda row: whole(row["first_onset"]),
         },
     )
 
@@ -141,23 +137,18 @@ def surest_table(given: Given, steps: np.ndarray) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _surest(surest: pd.DataFrame, role: str, plural: str, n: int) -> Table:
-    ever = "once" if n > 1 else "there"
-
-    def share(row: Mapping[str, Any]) -> str:
-        return f"{row['held']} of {row['snapshots']}"
-
+def _surest(surest: pd.DataFrame, role: str, plural: str) -> Table:
+    how = ": mean share of resamples with the role, snapshots that have it, most in a row in the whole run"
     return Table(
         f"surest_{plural}",
-        f"Surest {plural}: mean probability of the role over resamples, and snapshots that have it. Only those that "
-        f"have it {ever}.",
+        f"Surest {plural}{how if role == HERO else ', likewise'}.",
         surest[surest["role"] == role].reset_index(drop=True),
         {
             role: lambda row: row["component"],
             "probability": lambda row: number(row["probability"]),
-            "snapshots": share,
-            "gap (median)": lambda row: number(row["delta"], 1),
-            "longest": lambda row: whole(row["longest"]),
+            "snapshots": lambda row: f"{row['held']} of {row['snapshots']}",
+            "gap": lambda row: number(row["delta"], 1),
+            "in a row": lambda row: whole(row["longest"]),
             "from step": lambda row: whole(row["onset"]),
         },
         (role,),
@@ -177,8 +168,8 @@ def _threshold_table(thresholds: pd.DataFrame, own: float) -> Table:
         )  # fmt: skip
     return Table(
         "thresholds",
-        f"Were tau another than {own:g}: mean numbers over all snapshots, components that ever keep the role, and how "
-        "many roles stay the same.",
+        f"Were tau another than {own:g}: mean numbers over all snapshots, components that ever keep the role, roles "
+        "that stay.",
         pd.DataFrame(rows),
         {
             "tau": lambda row: f"{row['threshold']:g}",

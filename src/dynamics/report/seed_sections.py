@@ -10,13 +10,15 @@ import pandas as pd
 from dynamics.analysis import SCORES, SeedFindings, experiment_tables, probe_accuracy, snapshots_in_window
 from dynamics.analysis.roles import BLOAT, HERO
 from dynamics.errors import AnalysisError
-from dynamics.report.section import Section, Table
-from dynamics.report.words import BY, UNIT, number, percent, probability, several, span, whole
+from dynamics.report.section import Section, Table, records
+from dynamics.report.words import BY, UNIT, number, p_is, percent, probability, several, span, whole
 from dynamics.store import Run
 
 EXPERIMENT = "all runs"
 SHOWN = 12
 LEVEL = 0.05
+PLURAL = {HERO: "heroes", BLOAT: "bloats"}
+_LOST = [f"{role}_{way}{part}" for way in ("alone", "together") for role in PLURAL for part in ("", "_sd")]
 
 
 class Seeds:
@@ -124,7 +126,7 @@ def experiment_section(given: Seeds) -> Section:
         "pruning",
         f"What mean ablation costs ({UNIT['exact_match']}, or {UNIT['loss']}), one component at a time or all of a "
         "role together; x mean: all bloats together over their mean one at a time (the paper's 14x).",
-        frame[["experiment", "score", *(name for name in frame if "_alone" in name or "_together" in name)]].assign(
+        frame[["experiment", "score", *(name for name in _LOST)]].assign(
             bloat_ratio_to_mean=frame["bloat_ratio_to_mean"]
         ),
         {
@@ -177,7 +179,7 @@ def frequency_section(given: Seeds) -> Section:
     """Return in how many runs each component has each role, and how many of them luck gives."""
     table = given.findings.by[given.score].role_frequency
     parts = []
-    for role, plural in ((HERO, "heroes"), (BLOAT, "bloats")):
+    for role, plural in PLURAL.items():
         part = table[["component", "layer", "kind", "runs"]].assign(
             role=role, count=table[plural], chance=table[f"{role}_chance"] * table["runs"],
             p_value=table[f"{role}_p_value"],
@@ -195,8 +197,8 @@ def frequency_section(given: Seeds) -> Section:
     if sure.empty:
         sentences.append(f"None is beyond chance, with {tests} such p-values taken into account.")
     else:
-        names = [f"{row.component} {row.role} in {row.count} of {row.runs} (p {_p(row.p_value)})" for row in
-                 sure.head(8).itertuples(index=False)]  # fmt: skip
+        names = [f"{row['component']} {row['role']} in {row['count']} of {row['runs']} ({p_is(row['p_value'])})"
+                 for row in records(sure.head(8))]  # fmt: skip
         more = f" and {len(sure) - 8} more" if len(sure) > 8 else ""
         sentences.append(f"Beyond chance, with {tests} such p-values taken into account: {', '.join(names)}{more}.")
     shown = Table(
@@ -218,11 +220,6 @@ def frequency_section(given: Seeds) -> Section:
     return Section("role_frequency", heading, tuple(sentences), (shown,), {"role_frequency_all": table})
 
 
-def _p(value: float) -> str:
-    text = probability(value)
-    return text if text.startswith("<") else f"= {text}"
-
-
 def layers_section(given: Seeds) -> Section:
     """Return the roles of each layer over runs, against chance."""
     table = given.findings.by[given.score].roles_by_layer
@@ -230,8 +227,8 @@ def layers_section(given: Seeds) -> Section:
     frame = table.assign(beyond=table["p_value"] * tests < LEVEL)
     sure = frame[frame["beyond"]]
     found = ", ".join(
-        f"{'more' if row.mean > row.chance else 'fewer'} {row.role}s in layer {row.layer}".replace("heros", "heroes")
-        for row in sure.itertuples(index=False)
+        f"{'more' if row['mean'] > row['chance'] else 'fewer'} {PLURAL[row['role']]} in layer {row['layer']}"
+        for row in records(sure)
     )
     sentences = (
         f"Beyond chance, with {tests} such p-values taken into account: {found or 'nothing'}.",

@@ -36,17 +36,20 @@ def show(report: Report, file: TextIO | None = None, everything: bool = False) -
         for words in section.sentences:
             console.print(_text(words))
         for table in section.tables:
-            console.print(_grid(table, everything))
+            console.print()
+            if table.title:
+                console.print(_text(table.title, "dim"))
+            console.print(Padding(_grid(table, everything), (0, 0, 0, 2)))
             if cut := table.cut(everything):
-                console.print(Padding(_text(f"… and {cut:,} more (--all)", "dim"), (0, 0, 0, 2)))
+                console.print(_text(f"  … and {cut:,} more (--all)", "dim"))
 
 
 def _grid(table: Table, everything: bool) -> Grid:
-    grid = Grid(box=box.SIMPLE, title_justify="left", title_style="dim", show_header=any(map(str.strip, table.columns)))
-    grid.title = _text(table.title, "dim") if table.title else None
+    heads = any(name.strip() for name in table.columns)
+    grid = Grid(box=box.SIMPLE_HEAD, show_header=heads, show_edge=False, pad_edge=False)
     for name in table.columns:
-        words = name in table.text
-        grid.add_column(_text(name.strip()), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        # What does not fit goes on in the next line: a number that is cut off is another number.
+        grid.add_column(_text(name.strip()), justify="left" if name in table.text else "right", overflow="fold")
     for row in table.rows(everything):
         grid.add_row(*map(_text, row))
     return grid
