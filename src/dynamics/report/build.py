@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from dynamics.analysis import Findings, Resampling, SeedFindings, window_bounds
 from dynamics.analysis.findings import RESAMPLES
+from dynamics.analysis.importance import check_score
+from dynamics.analysis.roles import chosen_threshold
 from dynamics.analysis.windows import Window
 from dynamics.errors import AnalysisError
 from dynamics.report.given import Given
@@ -83,6 +85,7 @@ def run_report(
     Raises:
         AnalysisError: If an argument is out of range. What the run lacks is said in its section.
     """
+    _check(run, score, threshold)
     if resampling is None:
         resampling = Resampling(resamples=resamples_for(run))
     given = Given(Findings(run, baseline, threshold, resampling), score, window)
@@ -112,10 +115,20 @@ def seeds_report(
         baseline: What ablated outputs were replaced by.
         threshold: Smallest gap of a hero or bloat, in ranks.
         window: Accuracies on the probe of the snapshots that are taken together.
+
+    Raises:
+        AnalysisError: If an argument is out of range. What the runs lack is said in its section.
     """
+    _check(runs[0], score, threshold)
     given = Seeds(SeedFindings(runs, window, baseline, threshold), names, score)
     title = f"{len(runs)} runs: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
     return Report(title, _options(score, baseline, threshold, window), _sections(given, OF_RUNS))
+
+
+def _check(run: Run, score: str, threshold: float | None) -> None:
+    # What was asked for wrongly is refused as a whole; what a run lacks is said in its section.
+    check_score(score)
+    chosen_threshold(threshold, len(run.components))
 
 
 def _options(score: str, baseline: str, threshold: float | None, window: Window) -> dict[str, object]:

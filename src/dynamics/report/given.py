@@ -43,7 +43,9 @@ class Given:
 
     @cached_property
     def accuracy(self) -> pd.Series:
-        """Return the accuracy on the probe by step."""
+        """Return the accuracy on the probe by step; without a row if none was recorded."""
+        if "exact_match" not in set(self.findings.run):
+            return pd.Series(dtype=float)
         table = self.findings.accuracy
         return table[table["series"] == PROBE].set_index("step")["accuracy"]
 

@@ -43,7 +43,7 @@ def synergy_section(given: Given) -> Section:
         raise AnalysisError("no recorded set has a component" if len(found) else "no row is recorded yet")
     latest = own["step"].max()
     sentences = [
-        f"C_S: what ablating all components of a set together costs ({UNIT[given.score]}, mean ablation). x sum: 1 if "
+        f"C_S: what ablating all components of a set together costs ({UNIT[given.score]}; mean ablation). x sum: 1 if "
         "effects add up; above it, components stand in for each other. x mean: the paper's 14x.",
     ]
     for row in records(own[own["step"] == latest]):
@@ -51,7 +51,7 @@ def synergy_section(given: Given) -> Section:
             "no random set to compare with" if not row["draws"]
             else "more than every random set" if row["joint"] > row["control_high"]
             else "less than every random set" if row["joint"] < row["control_low"]
-            else "as random sets do"
+            else "within the range of random sets"
         )  # fmt: skip
         sentences.append(
             f"At step {whole(latest)} the {several(row['size'], row['set'].removesuffix('s'))} together cost "

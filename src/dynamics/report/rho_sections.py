@@ -16,6 +16,7 @@ from dynamics.report.given import Given
 from dynamics.report.section import Section, Table, records
 from dynamics.report.words import (
     BY,
+    NONE,
     number,
     p_is,
     percent,
@@ -54,7 +55,7 @@ def rho_section(given: Given) -> Section:
         last = records(table.iloc[-1:])[0]
         inside = table[table["step"].isin(given.inside(score))]
         if inside.empty:
-            sentences.append(f"C by {BY[score]}: {_nothing_inside(given, score)}")
+            sentences.append(_nothing_inside(given, score))
         else:
             where = given.chosen(score)[1]
             sentences.append(f"C by {BY[score]}, {where}: {_beyond(inside, 'p_null', given.level)}.")
@@ -95,9 +96,12 @@ def _nothing_inside(given: Given, score: str) -> str:
     known = given.defined(score)
     if known.empty:
         return sentence(given.no_rho(score))
+    if accuracy.empty:
+        return f"C by {BY[score]}: no accuracy was recorded, so that no snapshot can lie in the window."
     least, most = percent(accuracy.min()), percent(accuracy.max())
     return (
-        f"no snapshot with a rho lies in the window, {given.range}: the probe's accuracy goes from {least} to {most}."
+        f"C by {BY[score]}: no snapshot with a rho lies in the window, {given.range}; the probe's accuracy goes from "
+        f"{least} to {most}."
     )
 
 
@@ -131,6 +135,10 @@ def _at_end(last: Mapping[str, Any], p: str, level: float, by: str) -> str:
     )
 
 
+def _often(row: Mapping[str, Any]) -> str:
+    return f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}" if row["snapshots"] else NONE
+
+
 def depth_section(given: Given) -> Section:
     """Return how much of rho and of the gaps is depth and kind."""
     found = given.found
@@ -138,12 +146,12 @@ def depth_section(given: Given) -> Section:
     shares = found.depth_share[found.depth_share["step"].isin(steps)].groupby("factor", sort=False)
     both = shares.get_group("layer and kind")
     last = records(both)[-1]
-    more = int((both["p_value"] < given.level).sum())
+    more, median = int((both["p_value"] < given.level).sum()), " (median)" if len(both) > 1 else ""
     sentences = [
         "In pre-LN models the gradient falls with depth whatever the components do, and heads differ from MLPs in "
         "scale: rho may be high, and roles frequent, for that alone.",
         f"C by {BY[given.score]}, {where}: {percent(both['share'].median())} of the gaps' sum of squares is layer and "
-        f"kind (median); chance would give {percent(last['chance'])}. It is beyond chance at {more} of {len(both)}.",
+        f"kind{median}; chance would give {percent(last['chance'])}. It is beyond chance at {more} of {len(both)}.",
     ]
     by_measure = found.depth[found.depth["step"].isin(steps)].groupby("measure", sort=False)
     rows = []
@@ -171,7 +179,7 @@ def depth_section(given: Given) -> Section:
             "ranked": lambda row: MEASURES[row["measure"]],
             "n": lambda row: whole(row["n"]),
             "median": lambda row: number(row["median"]),
-            "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
+            "beyond chance": _often,
             f"at {whole(steps[-1])}": lambda row: number(row["rho"]),
             "interval": lambda row: span(row["low"], row["high"]),
             "p": lambda row: probability(row["p_value"]),
@@ -215,7 +223,7 @@ def agreement_section(given: Given) -> Section:
             {
                 f"score, C by {BY[score]}": lambda row: titles.get(row["measure"], row["measure"]),
                 "window": lambda row: number(row["median"]),
-                "beyond chance": lambda row: f"{row['beyond'] + row['beyond_negative']} of {row['snapshots']}",
+                "beyond chance": _often,
                 "end": lambda row: number(row["rho"]),
                 "interval": lambda row: span(row["low"], row["high"]),
                 "p": lambda row: probability(row["p_value"]),
@@ -257,7 +265,9 @@ def _best(given: Given, frame: pd.DataFrame, titles: Mapping[str, str]) -> list[
         place = names.index(GRADIENT_NORM)
         own = f"; G comes {_place(place, len(names))}, with {number(known[place][by])}"
     where = "in the window (median)" if by == "median" else "at the end"
-    best = titles.get(names[0], names[0])
+    best, highest = titles.get(names[0], names[0]), number(known[0][by])
+    if known[0][by] <= 0:
+        return [f"C by {BY[given.score]}: no score ranks as ablation does {where}; the highest rho is {highest}."]
     return [f"C by {BY[given.score]}: {best} ranks most as ablation does {where}, rho {number(known[0][by])}{own}."]
 
 

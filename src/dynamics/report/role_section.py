@@ -48,10 +48,8 @@ def _count_words(role: str, rows: pd.DataFrame, level: float) -> str:
     last = records(rows)[-1]
     band = f"95% of luck: {span(last['low'], last['high'], 0)}".replace("95%", percent(level))
     if n == 1:
-        count = (
-            f"{whole(last['count'])} {plural}; luck gives {number(last['chance'])} ({band}), {p_is(last['p_value'])}"
-        )
-        return f"{count}."
+        noun = role if last["count"] == 1 else plural
+        return f"{whole(last['count'])} {noun}; luck gives {number(last['chance'])} ({band}), {p_is(last['p_value'])}."
     more, fewer = (int(side.sum()) for side in outside(rows))
     return (
         f"{number(rows['count'].mean(), 1)} {plural} on average; luck gives {number(rows['chance'].mean())} ({band}): "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from dynamics.analysis import chance_share
 from dynamics.analysis.roles import chosen_threshold
-from dynamics.errors import AnalysisError
 from dynamics.report.given import Given
 from dynamics.report.section import Section, Table
 from dynamics.report.words import BY, number, percent, several, whole
@@ -63,9 +63,8 @@ def _snapshots(run: Run) -> str:
 
 
 def _inside(given: Given) -> str:
-    try:
-        accuracy = given.accuracy
-    except AnalysisError:
+    accuracy = given.accuracy
+    if accuracy.empty and len(given.findings.run.steps):
         return "unknown, since no accuracy was recorded"
     inside = accuracy[(accuracy >= given.low) & (accuracy <= given.high)]
     if inside.empty:
@@ -74,7 +73,8 @@ def _inside(given: Given) -> str:
 
 
 def _probe(run: Run) -> str:
-    batches, examples = (len(run.snapshots.labels(axis)) for axis in ("batch", "example_batch"))
+    of_example = run.snapshots.labels("example_batch")
+    batches, examples = len(np.unique(of_example)), len(of_example)
     single = "; a single batch gives no intervals" if batches == 1 else ""
     return f"{examples:,} examples in {batches:,} batch{'' if batches == 1 else 'es'}{single}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ from dynamics.analysis import SCORES, SeedFindings, experiment_tables, probe_acc
 from dynamics.analysis.roles import BLOAT, HERO
 from dynamics.errors import AnalysisError
 from dynamics.report.section import Section, Table, records
-from dynamics.report.words import BY, UNIT, number, p_is, percent, probability, several, span, whole
+from dynamics.report.words import BY, UNIT, number, p_is, percent, plus_minus, probability, several, span, whole
 from dynamics.store import Run
 
 EXPERIMENT = "all runs"
@@ -100,8 +100,8 @@ def experiment_section(given: Seeds) -> Section:
         raise AnalysisError(sentences[0].partition(": ")[2])
     frame = pd.concat(summaries, ignore_index=True)
 
-    def both(name: str, digits: int = 2) -> Any:
-        return lambda row: f"{number(row[name], digits)} ± {number(row[f'{name}_sd'], digits)}"
+    def both(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: plus_minus(row[name], row[f"{name}_sd"])
 
     def experiment(row: Mapping[str, Any]) -> str:
         return f"{row['experiment']}, {BY[row['score']]}"

@@ -39,7 +39,7 @@ def show(report: Report, file: TextIO | None = None, everything: bool = False) -
             console.print()
             if table.title:
                 console.print(_text(table.title, "dim"))
-            console.print(Padding(_grid(table, everything), (0, 0, 0, 2)))
+            console.print(Padding(_grid(table, everything), (0, 0, 0, 2), expand=False))
             if cut := table.cut(everything):
                 console.print(_text(f"  … and {cut:,} more (--all)", "dim"))
 

@@ -11,7 +11,7 @@ NONE = "–"
 
 BY = {"exact_match": "accuracy", "loss": "loss"}
 """What C is measured in, as readers call it."""
-UNIT = {"exact_match": "of accuracy", "loss": "nats of loss"}
+UNIT = {"exact_match": "accuracy lost", "loss": "nats of loss gained"}
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -25,6 +25,11 @@ def number(value: float | None, digits: int = 2) -> str:
 def span(low: float, high: float, digits: int = 2) -> str:
     """Return ``0.43 to 0.58``."""
     return NONE if pd.isna(low) or pd.isna(high) else f"{number(low, digits)} to {number(high, digits)}"
+
+
+def plus_minus(value: float, sd: float) -> str:
+    """Return ``0.36 ± 0.10``; a number alone where there is no deviation."""
+    return number(value) if pd.isna(sd) else f"{number(value)} ± {number(sd)}"
 
 
 def probability(value: float) -> str:
