@@ -4,6 +4,7 @@ from dynamics.analysis.accuracy import accuracy_table, thin
 from dynamics.analysis.adjusted_gap import adjusted_count_table, adjusted_gap_table
 from dynamics.analysis.agreement import agreement_table, recorded_measures
 from dynamics.analysis.agreement_uncertainty import ablation_agreement_table, agreement_uncertainty_table
+from dynamics.analysis.attribution import attribution_table, mean_attribution, signed_share
 from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.delays import GrokkingRule, delay_tables
 from dynamics.analysis.depth import depth_table
@@ -71,6 +72,7 @@ __all__ = [
     "adjusted_gap_table",
     "agreement_table",
     "agreement_uncertainty_table",
+    "attribution_table",
     "causal_importance",
     "chance_share",
     "classify_roles",
@@ -94,6 +96,7 @@ __all__ = [
     "layer_table",
     "lead_lag_table",
     "majority_roles",
+    "mean_attribution",
     "probe_accuracy",
     "pruning_by_run",
     "pruning_table",
@@ -116,6 +119,7 @@ __all__ = [
     "self_repair_by_layer",
     "self_repair_table",
     "sigmoid_midpoint",
+    "signed_share",
     "snapshots_in_window",
     "stable_role_table",
     "synergy_ratios",

@@ -2,7 +2,19 @@
 
 from dynamics.plot.figure import ALL, CHARTS, PANELS, figure
 from dynamics.plot.output import SUFFIXES, draw_run, output_path
+from dynamics.plot.pair_matrix import pair_matrix
 from dynamics.plot.tables import Tables
 from dynamics.plot.tokens import draw_tokens
 
-__all__ = ["ALL", "CHARTS", "PANELS", "SUFFIXES", "Tables", "draw_run", "draw_tokens", "figure", "output_path"]
+__all__ = [
+    "ALL",
+    "CHARTS",
+    "PANELS",
+    "SUFFIXES",
+    "Tables",
+    "draw_run",
+    "draw_tokens",
+    "figure",
+    "output_path",
+    "pair_matrix",
+]

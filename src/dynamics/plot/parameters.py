@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 
 ROLES_BY = "roles_by"
 """Name of the parameter that says which score C, and so every role, comes from: ``"exact_match"`` or ``"loss"``."""
+METHOD = "method"
+"""Name of the parameter that says which attribution method is shown."""
 SELECTED = "selected"
 """Name of the selection that holds the chosen components."""
 
@@ -18,6 +22,15 @@ def roles_by(score: str) -> alt.Parameter:
     """
     binding = alt.binding_select(options=["exact_match", "loss"], labels=["accuracy", "loss"], name="C by ")
     return alt.param(name=ROLES_BY, value=score, bind=binding)
+
+
+def method(methods: Sequence[str]) -> alt.Parameter:
+    """Return the switch between attribution methods; it begins at the first.
+
+    Args:
+        methods: Names of the methods that the run has.
+    """
+    return alt.param(name=METHOD, value=methods[0], bind=alt.binding_select(options=list(methods), name="attribution "))
 
 
 def selected() -> alt.Parameter:
