@@ -304,10 +304,10 @@ is the one that the paper gives as 14. Random sets of the same sizes are the con
 
 
 def excerpt() -> str:
-    """Return what a report says of sorting in words: of rho, and of depth and kind."""
+    """Return what a report says of sorting: of rho with C by accuracy in the window, and of depth and kind."""
     _, _, rest = (HERE / "sort_report.md").read_text().partition("## Does the gradient rank")
     blocks = rest.partition("## Which score")[0].split("\n\n")
-    said = [block for block in blocks if block.startswith(("C by", "At the end", "Within layers"))]
+    said = [block for block in blocks if block.startswith(("C by accuracy", "Within layers"))]
     return "".join(fill(f"> {block}").replace("\n", "\n> ") + "\n>\n" for block in said).removesuffix(">\n")
 
 

@@ -67,8 +67,9 @@ def opposite(tmp_path):
 
 def test_planted_ranks_come_out_with_their_rho_roles_and_chance(opposite):
     found = report(opposite, score="loss")
-    assert "median rho -1.00, -1.00 to 1.00; positive and beyond chance at 1 of 3, negative and beyond chance at 2" in (
-        said(found["rho"])
+    assert (
+        "median rho -1.00 (from -1.00 to 1.00); positive and beyond chance at 1 of 3, negative and beyond chance at 2"
+        in (said(found["rho"]))
     )
     by_loss = shown(found["rho"], "rho_end")[1]
     assert by_loss["C by"] == "loss"
@@ -172,7 +173,7 @@ def test_medians_and_counts_over_the_window_are_those_of_a_loop(full):
         assert row["beyond"] == sum((own["p_value"] < 0.05) & (own["rho"] > 0))
         assert row["snapshots"] == len(steps)
     values = rho.set_index("step").loc[steps, "rho"]
-    assert f"in the window ({len(steps)} snapshots): median rho {np.median(values):.2f}, {min(values):.2f} to" in (
+    assert f"in the window ({len(steps)} snapshots): median rho {np.median(values):.2f} (from {min(values):.2f}" in (
         said(sections["rho"])
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+_FEW = 16
+"""Up to so many components are ranked by comparing each with each."""
 _NO_SPREAD = 1e-8
 """Sums of squares of ranks, or of what is left of them, below this are rounding: ranks are whole or half numbers."""
 
@@ -46,9 +48,11 @@ def centred_ranks_within(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """
     if (groups == groups[:1]).all():
         return centred_ranks(values)
-    result = np.empty(values.shape)
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(group, kind="stable"), np.cumsum(sizes)[:-1])
+    if (sizes == sizes[0]).all() and (np.diff(group) >= 0).all():
+        return centred_ranks(values.reshape(*values.shape[:-1], len(sizes), sizes[0])).reshape(values.shape)
+    result = np.empty(values.shape)
     # Groups of one size are ranked together: models have many layers of equal size.
     for size in np.unique(sizes):
         index = np.stack([m for m in members if len(m) == size])
@@ -117,4 +121,13 @@ def spread(centred: np.ndarray) -> np.ndarray:
 
 def centred_ranks(values: np.ndarray) -> np.ndarray:
     """Return `ranks` less their mean, ``(n + 1) / 2``; `correlate` makes Spearman's rho of them."""
-    return ranks(values) - (values.shape[-1] + 1) / 2
+    n = values.shape[-1]
+    if n > _FEW:
+        return ranks(values) - (n + 1) / 2
+    # Half of how many lie below less how many lie above: the same, and for few faster than to sort.
+    twice = np.zeros(values.shape, dtype=np.int8)
+    for place in range(n):
+        other = values[..., place, None]
+        twice += (values > other).view(np.int8)
+        twice -= (values < other).view(np.int8)
+    return twice / 2

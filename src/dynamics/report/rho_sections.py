@@ -109,7 +109,7 @@ def _beyond(rows: pd.DataFrame, p: str, level: float) -> str:
     """Return the median of rho over snapshots, and at how many it is beyond chance."""
     agree, against = beyond(rows, p, level)
     least, most = rows["rho"].min(), rows["rho"].max()
-    spread = f", {span(least, most)}" if len(rows) > 1 else ""
+    spread = f" (from {span(least, most)})" if len(rows) > 1 else ""
     negative = f", negative and beyond chance at {against}" if against else ""
     median = f"{'median ' if spread else ''}rho {number(rows['rho'].median())}{spread}"
     return f"{median}; positive and beyond chance at {agree} of {len(rows)}{negative}"
