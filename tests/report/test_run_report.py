@@ -10,6 +10,7 @@ from dynamics.errors import AnalysisError
 from dynamics.report import markdown, run_report
 from dynamics.report.build import OF_A_RUN, resamples_for
 from dynamics.report.given import Given
+from dynamics.report.role_section import _count_words, outside
 from tests.analysis.runs import (
     N_BATCHES,
     N_EXAMPLES,
@@ -351,3 +352,12 @@ def test_long_tables_are_cut_unless_all_is_asked_for(tmp_path):
     assert (len(table.rows()), table.cut(), len(table.rows(True)), table.cut(True)) == (10, 4, 14, 0)
     assert "… and 4 more (`--all`)" in markdown(found)
     assert "more (`--all`)" not in markdown(found, everything=True)
+
+
+def test_more_than_luck_gives_and_fewer_are_told_apart():
+    rows = pd.DataFrame({"count": [9, 1, 9, 4], "chance": 4.0, "low": 2.0, "high": 6.0, "p_value": 0.5})
+    assert [side.tolist() for side in outside(rows)] == [[True, False, True, False], [False, True, False, False]]
+    assert _count_words("hero", rows, 0.9) == (
+        "5.8 heroes on average; luck gives 4.00 (90% of luck: 2 to 6): more than that at 2 of 4, fewer at 1."
+    )
+    assert _count_words("bloat", rows[1:2], 0.9) == "1 bloat; luck gives 4.00 (90% of luck: 2 to 6), p = 0.50."
