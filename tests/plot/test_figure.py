@@ -197,6 +197,6 @@ def test_no_panel_and_an_unknown_one(tmp_path):
         with pytest.raises(AnalysisError) as error:
             figure(tables(tmp_path / "run.h5"), panels=panels)
         assert str(error.value) == (
-            "the panels must be some of accuracy, rho, agreement, self_repair, faithfulness, roles, layers, curve; "
-            f"got {got}."
+            "the panels must be some of accuracy, rho, agreement, self_repair, faithfulness, roles, layers, causal_map, "
+            f"attribution_map, ratio_to_sum, ratio_to_mean, joint, curve; got {got}."
         )

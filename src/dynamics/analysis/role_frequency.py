@@ -67,7 +67,8 @@ def role_frequency(
         One row per component: ``component, layer, kind, head, score, runs, heroes, bloats, aligned, mixed`` (numbers
         of runs), ``hero_share`` and ``bloat_share`` of the runs; ``chance``: the share that luck alone gives at a
         single snapshot; ``hero_chance`` and ``bloat_chance``: the share of runs that it gives; and ``hero_p_value``,
-        ``bloat_p_value`` (one-sided: at least so many runs).
+        ``bloat_p_value`` (one-sided: at least so many runs) beside ``hero_least_p_value`` and ``bloat_least_p_value``,
+        which all of the runs would give: no smaller one can come of so few.
 
     Raises:
         AnalysisError: If no run has a snapshot in the window, one lacks what is needed, or their components differ.
@@ -101,7 +102,8 @@ def frequency_rows(found: Windows, score: str) -> pd.DataFrame:
     for role in (HERO, BLOAT):
         chances = [chance[role] for chance in by_luck]
         table[f"{role}_chance"] = np.mean(chances)
-        table[f"{role}_p_value"] = at_least(chances)[counts[role]]
+        p_values = at_least(chances)
+        table[f"{role}_p_value"], table[f"{role}_least_p_value"] = p_values[counts[role]], p_values[-1]
     return table.astype({"component": "str", "kind": "str", "score": "str"})
 
 

@@ -129,7 +129,8 @@ def assemble(
         # One selection for all panels is what links them; Altair warns that it makes one of many.
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
         chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-    chart = chart.add_params(*parameters).resolve_scale(color="independent", y="independent", x="independent")
+    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "shape", "x", "y"), "independent")
+    chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title
         chart = chart.properties(

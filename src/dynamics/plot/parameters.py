@@ -10,6 +10,8 @@ ROLES_BY = "roles_by"
 """Name of the parameter that says which score C, and so every role, comes from: ``"exact_match"`` or ``"loss"``."""
 METHOD = "method"
 """Name of the parameter that says which attribution method is shown."""
+CHOSEN_RUN = "chosen_run"
+"""Name of the selection that holds the chosen runs."""
 SELECTED = "selected"
 """Name of the selection that holds the chosen components."""
 
@@ -39,3 +41,11 @@ def selected() -> alt.Parameter:
     Every chart whose rows have a ``component`` can take part, by `Chart.add_params`: the selection is one for all.
     """
     return alt.selection_point(name=SELECTED, fields=["component"], on="click", clear="dblclick")
+
+
+def chosen_run() -> alt.Parameter:
+    """Return the selection of runs, where several are drawn: a click takes one, with shift more, a double click none.
+
+    Every chart whose rows have a ``run`` can take part.
+    """
+    return alt.selection_point(name=CHOSEN_RUN, fields=["run"], on="click", clear="dblclick")

@@ -3,7 +3,7 @@
 from dynamics.store.create import create_run
 from dynamics.store.provenance import provenance
 from dynamics.store.reader import Run, RunGroup, open_run
-from dynamics.store.runs import Runs, open_runs
+from dynamics.store.runs import Runs, open_runs, run_files
 from dynamics.store.schema import Axis, ComponentInfo
 from dynamics.store.writer import RunWriter, check_target
 
@@ -19,4 +19,5 @@ __all__ = [
     "open_run",
     "open_runs",
     "provenance",
+    "run_files",
 ]
