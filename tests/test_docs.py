@@ -192,6 +192,14 @@ def test_the_findings_are_those_of_the_tables(monkeypatch):
         assert make["BEGIN"] + findings + make["END"] in (ROOT / page).read_text()
 
 
+def test_the_excerpt_of_a_report_is_that_of_the_report(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs/results"))
+    make = runpy.run_path(str(ROOT / "docs/results/make.py"))
+    excerpt = make["excerpt"]()
+    assert excerpt.count("\n>\n") == 2
+    assert make["REPORT"] + excerpt + make["REPORT_END"] in (ROOT / "README.md").read_text()
+
+
 def test_what_is_beyond_chance_is_counted_right():
     """Snapshot by snapshot from the tables, for the task of which the README says most."""
     results = ROOT / "docs/results"

@@ -18,11 +18,17 @@ LEVELS = [
     {"rankings", "faithfulness", "synergy", "pairs"},
     {"store"},
     {"analysis"},
-    {"plot"},
+    {"plot", "report"},
     {"callbacks", "train", "measure", "sweep"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-COMMANDS = {"dynamics.train", "dynamics.measure", "dynamics.sweep", "dynamics.plot.__main__"}
+COMMANDS = {
+    "dynamics.train",
+    "dynamics.measure",
+    "dynamics.sweep",
+    "dynamics.plot.__main__",
+    "dynamics.report.__main__",
+}
 
 
 def runtime_nodes(tree, inside_functions=True):
@@ -142,7 +148,7 @@ def test_the_oracles_share_no_code_with_what_they_check():
         assert all(name.startswith("tests.oracles.") for name in names if name.startswith("tests"))
 
 
-@pytest.mark.parametrize("statement", ["import dynamics.store", "import dynamics.analysis", "import dynamics.plot"])
+@pytest.mark.parametrize("statement", [f"import dynamics.{name}" for name in ("store", "analysis", "plot", "report")])
 def test_opening_analysing_and_drawing_a_run_load_neither_torch_nor_lightning(statement):
     code = f"import sys\n{statement}\nprint([n for n in ('torch', 'lightning') if n in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -25,10 +25,12 @@ from dynamics.analysis import (
     self_repair_by_layer,
 )
 from dynamics.plot import draw_run
+from dynamics.report import report_on, write
 
 HERE = Path(__file__).parent
 README, PAGE = HERE.parents[1] / "README.md", HERE.parent / "findings.md"
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
+REPORT, REPORT_END = "<!-- report -->\n", "<!-- /report -->"
 SCORES = ("exact_match", "loss")
 TASKS = {"sort": "sorting", "reverse": "reversal"}
 COMPARED = {**TASKS, "demo": "sorting with the small model of the demo"}
@@ -68,6 +70,7 @@ def read(name: str) -> None:
         self_repair_by_layer(run).round(6).to_csv(HERE / f"{name}_self_repair.csv", index=False)
     if name in TASKS:
         draw_run(path, HERE / f"{name}.svg")
+        write(report_on(path), HERE / f"{name}_report.md")
 
 
 def inside_window(name: str) -> pd.DataFrame:
@@ -300,6 +303,14 @@ is the one that the paper gives as 14. Random sets of the same sizes are the con
 """
 
 
+def excerpt() -> str:
+    """Return what a report says of sorting: of rho with C by accuracy in the window, and of depth and kind."""
+    _, _, rest = (HERE / "sort_report.md").read_text().partition("## Does the gradient rank")
+    blocks = rest.partition("## Which score")[0].split("\n\n")
+    said = [block for block in blocks if block.startswith(("C by accuracy", "Within layers"))]
+    return "".join(fill(f"> {block}").replace("\n", "\n> ") + "\n>\n" for block in said).removesuffix(">\n")
+
+
 def fill(words: str) -> str:
     """Return a paragraph of lines that are not too long."""
     return textwrap.fill(words, 120, break_long_words=False, break_on_hyphens=False)
@@ -308,9 +319,15 @@ def fill(words: str) -> str:
 def write_text() -> None:
     """Put the findings into the README and docs/findings.md."""
     for page, findings in ((README, text()), (PAGE, details())):
-        before, _, rest = page.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        page.write_text(before + BEGIN + findings + END + after)
+        put(page, BEGIN, findings, END)
+    put(README, REPORT, excerpt(), REPORT_END)
+
+
+def put(page: Path, begin: str, words: str, end: str) -> None:
+    """Put words between the marks of a page."""
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(before + begin + words + end + after)
 
 
 if __name__ == "__main__":

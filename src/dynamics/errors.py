@@ -51,3 +51,7 @@ class NothingYetError(AnalysisError):
 
 class PlotError(DynamicsError, ValueError):
     """A picture cannot be written where, or as what, it was asked for."""
+
+
+class ReportError(DynamicsError, ValueError):
+    """A report cannot be written where, or as what, it was asked for."""

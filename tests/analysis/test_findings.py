@@ -112,7 +112,7 @@ def test_every_array_of_the_ablations_is_read_once(tmp_path, monkeypatch):
         for of_score in found.by.values():
             for name in ("rho", "counts", "depth", "depth_share", "episodes", "emergence", "turnover", "thresholds"):
                 getattr(of_score, name)
-        _ = found.agreement, found.grokking
+        _ = found.agreement, found.ablation_agreement, found.grokking
     large = {name: count for name, count in read.items() if name.startswith(("ablation", "attribution"))}
     assert large == {"ablation_exact_match": 1, "ablation_loss": 1, "attribution": 1}
 

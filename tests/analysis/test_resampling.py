@@ -113,3 +113,24 @@ def test_settings_out_of_range(settings, message):
     with pytest.raises(AnalysisError) as caught:
         Resampling(**settings)
     assert str(caught.value) == message
+
+
+def test_intervals_of_columns_are_those_of_each_column_without_what_is_not_finite():
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.2, 0.5, (40, 5))
+    values[rng.random((40, 5)) < 0.3] = np.nan
+    values[:, 0] = rng.normal(size=40)
+    values[:, 3] = np.nan
+    estimates, resampling = rng.normal(size=5), Resampling(level=0.8)
+    found = np.array(resampling.widened_intervals(values, estimates, 1))
+    for column in range(5):
+        own = values[np.isfinite(values[:, column]), column]
+        expected = np.array(resampling.widened_interval(own, estimates[column], 1), dtype=float)
+        assert found[:, column] == pytest.approx(expected, abs=1e-15, nan_ok=True)
+    assert np.isnan(found[:, 3]).all()
+
+
+def test_sums_of_zeros_of_either_sign_have_equal_means():
+    sums = np.array([[0.0, -0.0, 1.0], [-0.0, 0.0, 1.0], [0.1, 0.2, 0.3]])
+    means = resampled_means(Resampling(resamples=10).counts(3), sums, np.array([1.0, 2, 3]))
+    assert (means[:, 0] == means[:, 1]).all()

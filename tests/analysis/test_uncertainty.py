@@ -32,7 +32,12 @@ def test_it_equals_brute_force_over_every_resample_and_every_permutation(tmp_pat
     draws = list(itertools.product(range(3), repeat=3))
     counts = np.array([np.bincount(draw, minlength=3) for draw in draws], dtype=float)
     orders = np.array(list(itertools.permutations(range(4))))
-    found = resample_snapshot(sums, 0, 1.5, Resampling(level=0.8), counts, orders)
+
+    class All(Resampling):
+        def counts(self, n_batches):
+            return counts
+
+    found = resample_snapshot(sums, 0, 1.5, All(level=0.8, resamples=27), orders)
 
     gaps, causes, rhos = [], [], []
     for draw in draws:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
-from dynamics.analysis.ranks import rho_and_gaps
+from dynamics.analysis.ranks import rho_and_gaps_of_ranks
 from dynamics.analysis.resampling import Resampling, two_sided_p
 from dynamics.analysis.roles import BLOAT, HERO, chosen_threshold, classify_roles
 from dynamics.analysis.tidy import tidy
@@ -52,14 +52,13 @@ def adjusted_gaps_of(sums: BatchSums, resampling: Resampling, threshold: float |
     n = len(sums.components)
     threshold = chosen_threshold(threshold, n)
     layers = np.array([component.layer for component in sums.components])
-    counts = resampling.counts(len(sums.sizes))
     tables = []
     for row, step in enumerate(sums.steps):
         gap = sums.gap(row)
         adjusted = less_layer_mean(gap.delta, layers)
         ends = np.full((2, n), np.nan)
         if gap.reason is None and not sums.no_interval():
-            _, delta = rho_and_gaps(*sums.resample(row, counts))
+            _, delta = rho_and_gaps_of_ranks(*sums.resampled_ranks(row, resampling))
             ends = np.array(resampling.widened_interval(less_layer_mean(delta, layers), adjusted, n - 1)[:2])
         undefined = np.where(gap.reason is None, 0.0, np.nan)
         tables.append(

@@ -12,7 +12,8 @@ from dynamics.analysis.agreement import GRADIENT_NORM, magnitude
 from dynamics.analysis.batch_sums import BatchSums, ExampleBatches, read_batch_sums_of
 from dynamics.analysis.importance import SCORES, check_score
 from dynamics.analysis.rank_gap import rank_gap
-from dynamics.analysis.ranks import centred_ranks, correlate
+from dynamics.analysis.ranks import centred_ranks, correlate, correlate_permuted
+from dynamics.analysis.resampled_ranks import ResampledRanks
 from dynamics.analysis.resampling import Resampling, resampled_means, two_sided_p
 from dynamics.analysis.tidy import tidy
 from dynamics.errors import AnalysisError
@@ -25,10 +26,9 @@ _NUMBERS = ("rho", "low", "high", "bias", "null_low", "null_high", "p_value")
 
 
 @dataclass(frozen=True, eq=False)
-class _Ranked:
+class _Side:
     """One side of a comparison at one step: its values, and their centred ranks on resampled batches."""
 
-    name: str
     values: np.ndarray
     resampled: np.ndarray | None
 
@@ -67,19 +67,22 @@ def agreement_uncertainty_table(
 
 def agreement_of(run: Run, causal: Sequence[BatchSums], resampling: Resampling) -> pd.DataFrame:
     """Do what `agreement_uncertainty_table` does for causal importances that have been read already."""
-    counts = resampling.counts(len(causal[0].sizes))
-    orders = resampling.permutations(np.zeros(len(run.components), dtype=int))
-    rows = []
-    for row, (step, measures) in enumerate(zip(run.steps, _measures(run, causal[0], counts), strict=True)):
-        for sums in causal:
-            side = _ranked_causal(sums, row, counts, "causal importance")
-            for measure in measures:
-                found = _compare(measure, side, orders, resampling, sums.no_interval())
-                rows.append((step, sums.baseline, sums.score, measure.name, *found))
-    table = tidy(rows, _types("baseline", "score", "measure"))
-    # One series after the other, as in `agreement_table`.
-    order = table.groupby(["baseline", "score", "measure"], sort=False).ngroup()
-    return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
+    methods = run.methods if "attribution" in set(run) else ()
+    measures = [GRADIENT_NORM, *(name for method in methods for name in (magnitude(method), method))]
+    steps, orders = len(causal[0].steps), resampling.permutations(np.zeros(len(run.components), dtype=int))
+    found = [[_Comparison(resampling, orders, steps, measure) for measure in measures] for _ in causal]
+    for row, sides in enumerate(_measures(run, methods, causal[0], resampling)):
+        for sums, comparisons in zip(causal, found, strict=True):
+            other = _causal_side(sums, row, resampling)
+            for side, comparison in zip(sides, comparisons, strict=True):
+                comparison.add(row, side, other, sums.no_interval())
+    rows = [
+        (step, sums.baseline, sums.score, measure, *numbers)
+        for sums, comparisons in zip(causal, found, strict=True)
+        for measure, comparison in zip(measures, comparisons, strict=True)
+        for step, numbers in zip(sums.steps, comparison.rows(), strict=True)
+    ]
+    return tidy(rows, _types("baseline", "score", "measure"))
 
 
 def ablation_agreement_table(
@@ -113,16 +116,45 @@ def ablation_agreement_table(
 
 def both_baselines_of(pairs: Mapping[str, tuple[BatchSums, BatchSums]], resampling: Resampling) -> pd.DataFrame:
     """Do what `ablation_agreement_table` does with sums read already: by mean and by zero ablation, for each score."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for name, pair in pairs.items():
-        counts = resampling.counts(len(pair[0].sizes))
         orders = resampling.permutations(np.zeros(len(pair[0].components), dtype=int))
-        for row, step in enumerate(pair[0].steps):
-            mean, zero = (
-                _ranked_causal(sums, row, counts, f"causal importance by {sums.baseline} ablation") for sums in pair
-            )
-            rows.append((step, name, *_compare(mean, zero, orders, resampling, pair[0].no_interval())))
+        names = (f"causal importance by {sums.baseline} ablation" for sums in pair)
+        comparison = _Comparison(resampling, orders, len(pair[0].steps), *names)
+        for row in range(len(pair[0].steps)):
+            mean, zero = (_causal_side(sums, row, resampling) for sums in pair)
+            comparison.add(row, mean, zero, pair[0].no_interval())
+        rows += [(step, name, *numbers) for step, numbers in zip(pair[0].steps, comparison.rows(), strict=True)]
     return tidy(rows, _types("score"))
+
+
+class _Comparison:
+    """The correlation of two sides, gathered step by step: intervals of all steps together take far less time."""
+
+    def __init__(
+        self, resampling: Resampling, orders: np.ndarray, steps: int, first: str, second: str = "causal importance"
+    ) -> None:
+        self.resampling, self.orders, self.names = resampling, orders, (first, second)
+        self.reasons: list[str | None] = [None] * steps
+        self.rho, self.null, self.again = np.full(steps, np.nan), *np.full((2, resampling.resamples, steps), np.nan)
+
+    def add(self, row: int, first: _Side, second: _Side, no_interval: str | None) -> None:
+        """Compare the sides of one step."""
+        gap, centre = rank_gap(first.values, second.values, *self.names), (len(first.values) + 1) / 2
+        self.rho[row], self.reasons[row] = gap.rho, gap.reason or no_interval
+        if gap.reason is not None:
+            return
+        self.null[:, row] = correlate_permuted(gap.rank_gradient - centre, gap.rank_causal - centre, self.orders)
+        if first.resampled is not None and second.resampled is not None:
+            self.again[:, row] = correlate(first.resampled, second.resampled)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Return the numbers and the reason of each step."""
+        found, defined = np.full((len(_NUMBERS), len(self.rho)), np.nan), np.isfinite(self.rho)
+        rho, null = self.rho[defined], self.null[:, defined]
+        ends = self.resampling.widened_intervals(self.again[:, defined], rho, 1)
+        found[:, defined] = [rho, *ends, *self.resampling.interval(null), two_sided_p(null, rho)]
+        return [(*numbers, reason) for numbers, reason in zip(found.T, self.reasons, strict=True)]
 
 
 def _types(*names: str) -> dict[str, str]:
@@ -146,44 +178,26 @@ def _causal(run: Run, baseline: str, score: str) -> list[BatchSums]:
     return sorted(found, key=lambda sums: baselines.index(sums.baseline))
 
 
-def _measures(run: Run, sums: BatchSums, counts: np.ndarray) -> Iterator[list[_Ranked]]:
+def _measures(run: Run, methods: Sequence[str], sums: BatchSums, resampling: Resampling) -> Iterator[list[_Side]]:
     """Yield the measures of each step."""
-    batches, methods = ExampleBatches(run), run.methods if "attribution" in set(run) else ()
+    batches, counts = ExampleBatches(run), resampling.counts(len(sums.sizes))
     nothing = np.empty((len(sums.steps), 0))
-    attributions = run.snapshots.rows("attribution") if methods else iter(nothing)
-    ones = np.ones(len(sums.sizes))
-    for row, attribution in enumerate(attributions):
-        found = [_ranked(GRADIENT_NORM, sums.gradient[row], counts, sums.gradient_norm[row], ones)]
-        for method, values in zip(methods, attribution, strict=True):
-            mean, of_batch = values.mean(-1, dtype=float), batches.sums(values)
-            found.append(_ranked(magnitude(method), np.abs(mean), counts, of_batch, sums.sizes, absolute=True))
-            found.append(_ranked(method, mean, counts, of_batch, sums.sizes))
-        yield found
+    for row, attribution in enumerate(run.snapshots.rows("attribution") if methods else nothing):
+        sides = [_kept_side(sums.gradient[row], sums.resampled_gradient, row, resampling)]
+        for values in attribution:
+            of_batch = batches.sums(values)
+            mean = of_batch.sum(-1) / sums.sizes.sum()
+            known = len(sums.sizes) > 1 and np.isfinite(mean).all()
+            means = resampled_means(counts, of_batch, sums.sizes) if known else None
+            sides.append(_Side(np.abs(mean), None if means is None else centred_ranks(np.abs(means))))
+            sides.append(_Side(mean, None if means is None else centred_ranks(means)))
+        yield sides
 
 
-def _ranked_causal(sums: BatchSums, row: int, counts: np.ndarray, name: str) -> _Ranked:
-    return _ranked(name, sums.causal[row], counts, sums.gains[row], sums.sizes)
+def _causal_side(sums: BatchSums, row: int, resampling: Resampling) -> _Side:
+    return _kept_side(sums.causal[row], sums.resampled_causal, row, resampling)
 
 
-def _ranked(
-    name: str, values: np.ndarray, counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray, absolute: bool = False
-) -> _Ranked:
-    if len(sizes) < 2 or not np.isfinite(values).all():
-        return _Ranked(name, values, None)
-    means = resampled_means(counts, sums, sizes)
-    return _Ranked(name, values, centred_ranks(np.abs(means) if absolute else means))
-
-
-def _compare(
-    first: _Ranked, second: _Ranked, orders: np.ndarray, resampling: Resampling, no_interval: str | None
-) -> tuple[float | str | None, ...]:
-    gap, centre = rank_gap(first.values, second.values, first.name, second.name), (len(first.values) + 1) / 2
-    if gap.reason is not None:
-        return (*[np.nan] * len(_NUMBERS), gap.reason)
-    null = correlate(gap.rank_gradient - centre, gap.rank_causal[orders] - centre)
-    luck = (*map(float, resampling.interval(null)), float(two_sided_p(null, gap.rho)))
-    if first.resampled is None or second.resampled is None:
-        return (gap.rho, np.nan, np.nan, np.nan, *luck, no_interval)
-    again = correlate(first.resampled, second.resampled)
-    ends = resampling.widened_interval(again[np.isfinite(again)], gap.rho, 1)
-    return (gap.rho, *map(float, ends), *luck, None)
+def _kept_side(values: np.ndarray, resampled: ResampledRanks, row: int, resampling: Resampling) -> _Side:
+    known = resampled.batches > 1 and np.isfinite(values).all()
+    return _Side(values, resampled.ranks(row, resampling) if known else None)

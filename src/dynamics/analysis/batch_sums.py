@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from dynamics.analysis.importance import check_recorded, example_gains, gradient_magnitude, require_snapshots
 from dynamics.analysis.rank_gap import RankGap, rank_gap
-from dynamics.analysis.resampling import resampled_means
+from dynamics.analysis.resampled_ranks import ResampledRanks
+from dynamics.analysis.resampling import Resampling, resampled_means
 from dynamics.errors import AnalysisError
 from dynamics.store import ComponentInfo, Run
 
@@ -42,7 +44,26 @@ class BatchSums:
 
     def gap(self, row: int) -> RankGap:
         """Return ranks, Delta and rho of one snapshot on the whole probe."""
-        return rank_gap(self.gradient[row], self.causal[row])
+        return self.gaps[row]
+
+    @cached_property
+    def gaps(self) -> tuple[RankGap, ...]:
+        """Return `gap` of every snapshot."""
+        return tuple(rank_gap(*pair) for pair in zip(self.gradient, self.causal, strict=True))
+
+    @cached_property
+    def resampled_gradient(self) -> ResampledRanks:
+        """Return the ranks of G on resampled batches."""
+        return ResampledRanks(self.gradient_norm, np.ones(len(self.sizes)))
+
+    @cached_property
+    def resampled_causal(self) -> ResampledRanks:
+        """Return the ranks of C on the same batches: a hard batch raises gradients and effects together."""
+        return ResampledRanks(self.gains, self.sizes)
+
+    def resampled_ranks(self, row: int, resampling: Resampling) -> tuple[np.ndarray, np.ndarray]:
+        """Return centred ranks of G and of C of one snapshot on resampled batches, ``(resample, component)`` each."""
+        return self.resampled_gradient.ranks(row, resampling), self.resampled_causal.ranks(row, resampling)
 
     def resample(self, row: int, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return G and C of one snapshot on resampled batches, ``(resample, component)`` each.

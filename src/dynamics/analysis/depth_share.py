@@ -7,7 +7,7 @@ import pandas as pd
 
 from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.rank_measures import indicator_basis
-from dynamics.analysis.ranks import rho_and_gaps, spread
+from dynamics.analysis.ranks import rho_and_gaps_of_ranks, spread
 from dynamics.analysis.resampling import Resampling, upper_p
 from dynamics.analysis.tidy import tidy
 from dynamics.store import Run
@@ -59,7 +59,6 @@ def depth_shares_of(sums: BatchSums, resampling: Resampling) -> pd.DataFrame:
     layer = np.array([component.layer for component in sums.components])
     kind = np.array([component.kind for component in sums.components])
     bases = [indicator_basis(labels) for labels in ([layer], [kind], [layer, kind])]
-    counts = resampling.counts(len(sums.sizes))
     orders = resampling.permutations(np.zeros(len(sums.components), dtype=int))
     rows: list[tuple[object, ...]] = []
     for row, step in enumerate(sums.steps):
@@ -69,7 +68,7 @@ def depth_shares_of(sums: BatchSums, resampling: Resampling) -> pd.DataFrame:
             rows += [(step, factor, *[np.nan] * len(_NUMBERS), reason) for factor in FACTORS]
             continue
         permuted = gap.delta[orders]
-        again = None if sums.no_interval() else rho_and_gaps(*sums.resample(row, counts))[1]
+        again = None if sums.no_interval() else rho_and_gaps_of_ranks(*sums.resampled_ranks(row, resampling))[1]
         for factor, basis in zip(FACTORS, bases, strict=True):
             share, null = explained_share(gap.delta, basis), explained_share(permuted, basis)
             ends = [np.nan, np.nan]

@@ -8,12 +8,12 @@ import pandas as pd
 
 from dynamics.analysis.accuracy import accuracy_table
 from dynamics.analysis.agreement_uncertainty import agreement_of, both_baselines_of
-from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
+from dynamics.analysis.batch_sums import BatchSums, read_batch_sums_of
 from dynamics.analysis.depth import depths_of
 from dynamics.analysis.depth_share import depth_shares_of
 from dynamics.analysis.emergence import emergence_by_layer, role_episodes
 from dynamics.analysis.grokking import GrokkingReport, grokking_report
-from dynamics.analysis.importance import SCORES, check_score
+from dynamics.analysis.importance import SCORES, check_recorded, check_score
 from dynamics.analysis.resampling import Resampling
 from dynamics.analysis.role_counts import role_counts_of
 from dynamics.analysis.role_stability import stable_role_table, threshold_table, turnover_table
@@ -53,7 +53,14 @@ class ScoreFindings:
     @cached_property
     def sums(self) -> BatchSums:
         """Return G and C batch by batch: all that the rest needs of the file."""
-        return read_batch_sums(self.run, self.baseline, self.score)
+        check_recorded(self.run, self.baseline, self.score)
+        return self.by_baseline[self.baseline]
+
+    @cached_property
+    def by_baseline(self) -> dict[str, BatchSums]:
+        """Return `sums` for every baseline of the run: they lie side by side in the file, and are read at once."""
+        baselines = self.run.baselines
+        return dict(zip(baselines, read_batch_sums_of(self.run, baselines, self.score), strict=True))
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -166,11 +173,7 @@ class Findings:
         """Return the table of `ablation_agreement_table`; ``None`` if the run has but one baseline."""
         if not {"mean", "zero"} <= set(self.run.baselines):
             return None
-        other = "zero" if self.baseline == "mean" else "mean"
-        pairs = {}
-        for score, found in self.by.items():
-            pair = {self.baseline: found.sums, other: read_batch_sums(self.run, other, score)}
-            pairs[score] = (pair["mean"], pair["zero"])
+        pairs = {score: (found.by_baseline["mean"], found.by_baseline["zero"]) for score, found in self.by.items()}
         return both_baselines_of(pairs, self.resampling)
 
     @cached_property

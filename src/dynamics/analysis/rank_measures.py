@@ -44,7 +44,15 @@ class RankMeasure:
     def residuals(self, values: np.ndarray) -> np.ndarray:
         """Return centred ranks less what is projected out of them: ``(..., component)`` to ``(..., chosen)``."""
         everyone = len(self.chosen) == values.shape[-1]
-        found = centred_ranks_within(values if everyone else values[..., self.chosen], self.ranked_in)
+        return self._projected(centred_ranks_within(values if everyone else values[..., self.chosen], self.ranked_in))
+
+    def residuals_of_ranks(self, centred: np.ndarray) -> np.ndarray:
+        """Do what `residuals` does for values that `centred_ranks` has ranked among all components already."""
+        if len(self.chosen) == centred.shape[-1] and (self.ranked_in == self.ranked_in[0]).all():
+            return self._projected(centred)
+        return self.residuals(centred)
+
+    def _projected(self, found: np.ndarray) -> np.ndarray:
         return found if self.basis is None else found - (found @ self.basis) @ self.basis.T
 
 

@@ -66,6 +66,29 @@ class Resampling:
         low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return low, high
 
+    def widened_intervals(
+        self, values: np.ndarray, estimates: np.ndarray, bound: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Do what `widened_interval` does for each column, from those of its resamples that are finite.
+
+        Args:
+            values: The resamples, ``(resample, column)``.
+            estimates: The estimates from the whole probe, ``(column,)``.
+            bound: Largest size that a value can have.
+
+        Returns:
+            Low end, high end and bias, ``(column,)`` each; NaN where no resample is finite.
+        """
+        found = np.full((3, len(estimates)), np.nan)
+        finite = np.isfinite(values)
+        whole = finite.all(0)
+        # All columns at once: to sort them one by one takes many times as long.
+        found[:, whole] = self.widened_interval(values[:, whole], estimates[whole], bound)
+        for column in np.flatnonzero(~whole & finite.any(0)):
+            own = values[finite[:, column], column]
+            found[:, column] = self.widened_interval(own, estimates[column], bound)
+        return found[0], found[1], found[2]
+
     def widened_interval(
         self, values: np.ndarray, estimate: np.ndarray | float, bound: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -102,9 +125,13 @@ def resampled_means(counts: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> 
         ``(resample, component)``. Components whose sums are equal in every batch get equal means, to the bit.
     """
     # A matrix product may round equal columns differently, which would break ties: it sees each but once.
-    distinct, where = np.unique(sums, axis=0, return_inverse=True)
-    means = (counts @ distinct.T) / (counts @ sizes)[:, None]
-    return means[:, where.reshape(-1)]
+    first: dict[bytes, int] = {}
+    where = [first.setdefault(row.tobytes(), len(first)) for row in sums + 0.0]  # no -0
+    if len(first) == len(sums):
+        return (counts @ sums.T) / (counts @ sizes)[:, None]
+    _, chosen = np.unique(where, return_index=True)
+    means = (counts @ sums[chosen].T) / (counts @ sizes)[:, None]
+    return means[:, where]
 
 
 def two_sided_p(null: np.ndarray, observed: np.ndarray | float) -> np.ndarray:

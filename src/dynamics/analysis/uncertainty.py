@@ -9,7 +9,7 @@ import pandas as pd
 
 from dynamics.analysis.batch_sums import BatchSums, read_batch_sums
 from dynamics.analysis.rank_gap import RankGap
-from dynamics.analysis.ranks import correlate, rho_and_gaps
+from dynamics.analysis.ranks import correlate_permuted, rho_and_gaps_of_ranks
 from dynamics.analysis.resampling import Resampling, two_sided_p
 from dynamics.analysis.roles import chosen_threshold
 from dynamics.store import Run
@@ -134,7 +134,6 @@ def resample_snapshot(
     row: int,
     threshold: float,
     resampling: Resampling,
-    counts: np.ndarray,
     permutations: np.ndarray,
 ) -> SnapshotUncertainty:
     """Resample the batches, and permute the components, of one snapshot.
@@ -143,8 +142,7 @@ def resample_snapshot(
         sums: G and C, batch by batch.
         row: Which snapshot.
         threshold: Smallest gap of a hero or bloat, in ranks.
-        resampling: The level of the intervals.
-        counts: How often each batch is drawn, ``(resample, batch)``.
+        resampling: How batches are drawn, and the level of the intervals.
         permutations: Orders of the components, ``(permutation, component)``.
     """
     gap, n = sums.gap(row), len(sums.components)
@@ -153,20 +151,21 @@ def resample_snapshot(
     null: tuple[float, float, float] = (np.nan, np.nan, np.nan)
     if gap.reason is None:
         centre = (n + 1) / 2
-        permuted = correlate(gap.rank_gradient - centre, gap.rank_causal[permutations] - centre)
+        permuted = correlate_permuted(gap.rank_gradient - centre, gap.rank_causal - centre, permutations)
         band = resampling.interval(permuted)
         null = (float(band[0]), float(band[1]), float(two_sided_p(permuted, gap.rho)))
     if sums.no_interval() or np.isnan(gap.delta).any():
-        nothing = np.full(len(counts), np.nan)
+        nothing = np.full(resampling.resamples, np.nan)
         return SnapshotUncertainty(gap, nothing, (np.nan,) * 3, null, unknown, unknown[0], unknown[0], unknown, reason)
-    gradient, causal = sums.resample(row, counts)
+    causal = sums.resampled_causal.means(row, resampling)
     # C is an ordinary mean, which has an interval even where all C are equal and nothing can be ranked.
     noise = np.array(resampling.interval(causal))
     if gap.reason is not None:
-        nothing = np.full(len(counts), np.nan)
+        nothing = np.full(resampling.resamples, np.nan)
         return SnapshotUncertainty(gap, nothing, (np.nan,) * 3, null, unknown, unknown[0], unknown[0], noise, reason)
     # As in the timeline: where one side is constant nothing is ranked, and no role given.
-    rho, delta = rho_and_gaps(gradient, causal)
+    ranks = sums.resampled_gradient.ranks(row, resampling), sums.resampled_causal.ranks(row, resampling, causal)
+    rho, delta = rho_and_gaps_of_ranks(*ranks)
     roles = [(delta <= -threshold), (delta >= threshold)]
     hero, bloat = (role.mean(0) if len(role) else unknown[0] for role in roles)
     low, high, bias = (float(value) for value in resampling.widened_interval(rho[np.isfinite(rho)], gap.rho, 1))
@@ -213,9 +212,9 @@ def uncertainty_of(sums: BatchSums, resampling: Resampling, threshold: float | N
     """Do what `read_uncertainty` does with sums that have been read already."""
     n = len(sums.components)
     threshold = chosen_threshold(threshold, n)
-    counts, permutations = resampling.counts(len(sums.sizes)), resampling.permutations(np.zeros(n, dtype=int))
+    permutations = resampling.permutations(np.zeros(n, dtype=int))
     snapshots = tuple(
-        resample_snapshot(sums, row, threshold, resampling, counts, permutations) for row in range(len(sums.steps))
+        resample_snapshot(sums, row, threshold, resampling, permutations) for row in range(len(sums.steps))
     )
     return Uncertainty(sums, threshold, resampling, snapshots)
 

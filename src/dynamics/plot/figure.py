@@ -100,8 +100,8 @@ def figure(
         step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
-        AnalysisError: If the score, the step axis, a panel or the step is unknown; `NothingYetError` if there is nothing
-            to draw.
+        AnalysisError: If the score, the step axis, a panel or the step is unknown.
+        NothingYetError: If there is nothing to draw.
     """
     check_score(score)
     if x not in SCALES:
