@@ -43,10 +43,11 @@ def lines(name: str, task: str, steps: pd.Series) -> list[str]:
     for which in ("bloats", "heroes"):
         for score in SCORES:
             part = table[(table["set"] == which) & (table["score"] == score)]
-            mean = part[["size", "joint", "sum", "mean", "control_joint", "control_sum"]].mean()
-            ratios = [
-                _ratio(mean["joint"], mean[below]) for below in ("sum", "mean")
-            ] + [_ratio(mean["control_joint"], mean["control_sum"])]  # fmt: skip
+            mean = part[["size", "joint", "sum", "control_joint", "control_sum"]].mean()
+            alone = _ratio(mean["joint"], mean["sum"])
+            # Over the mean of C: as many times more as the set has components.
+            each = _ratio(mean["joint"] * mean["size"], mean["sum"])
+            ratios = [alone, each, _ratio(mean["control_joint"], mean["control_sum"])]
             unit = "accuracy" if score == "exact_match" else "nats"
             cells = [task, which, unit, len(part), f"{mean['size']:.1f}", f"{mean['joint']:.3f}", f"{mean['sum']:.3f}"]
             found.append(f"| {' | '.join(map(str, [*cells, *ratios]))} |")
