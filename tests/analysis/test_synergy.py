@@ -97,8 +97,8 @@ def test_the_tables_are_what_a_loop_over_the_arrays_gives(tmp_path):
         table = synergy_table(run)
     assert len(every) == 3 * len(sets) * 2
     assert list(table) == [
-        "step", "set", "score", "judged_by", "size", "draws", "draws_with_ratio", "joint", "sum", "mean", "excess", "ratio_to_sum",
-        "ratio_to_mean", "control_joint", "control_low", "control_high", "control_ratio_to_sum",
+        "step", "set", "score", "judged_by", "size", "draws", "draws_with_ratio", "joint", "sum", "mean", "excess",
+        "ratio_to_sum", "ratio_to_mean", "control_joint", "control_low", "control_high", "control_ratio_to_sum",
         "control_ratio_to_mean", "control_ratio_to_sum_low", "control_ratio_to_sum_high", "control_ratio_to_mean_low",
         "control_ratio_to_mean_high", "reason",
     ]  # fmt: skip
