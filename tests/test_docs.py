@@ -18,6 +18,7 @@ from torch import nn
 from dynamics import Probe, find_components, open_run, take_snapshot
 from dynamics.model import Transformer
 from dynamics.tasks import SequenceDataModule
+from tests.cases import REDUNDANT
 from tests.components.agreement import agree, same
 from tests.measurements.gim_models import randomised
 from tests.oracles.families import FamilyOracle, layer_norm
@@ -183,6 +184,18 @@ def test_the_how_to_on_feature_attribution_runs_as_written(tmp_path, monkeypatch
     assert "GIM" in (tmp_path / "tokens.html").read_text()
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gradient", "ig", "gim", "random"]
     assert names["attribution"].target == "logit of token 5"
+
+
+def test_the_matrix_of_pairs_is_drawn_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"model": REDUNDANT.model(), "probe": REDUNDANT.probe()}
+    exec("".join(code("docs/methods.md")), names)
+    cells = {(cell["first"], cell["second"]): cell for cell in names["chart"].to_dict()["datasets"]["pairs"]}
+    first, second = names["pairs"].components.labels[:2]
+    for pair in ((first, second), (second, first)):
+        # Either of the two suffices.
+        assert [cells[pair][name] for name in ("first_c", "second_c", "joint_c", "interaction")] == [0, 0, 1, 1]
+    assert first in (tmp_path / "pairs.html").read_text()
 
 
 def test_the_findings_are_those_of_the_tables(monkeypatch):

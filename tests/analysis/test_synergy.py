@@ -97,9 +97,10 @@ def test_the_tables_are_what_a_loop_over_the_arrays_gives(tmp_path):
         table = synergy_table(run)
     assert len(every) == 3 * len(sets) * 2
     assert list(table) == [
-        "step", "set", "score", "judged_by", "size", "draws", "joint", "sum", "mean", "excess", "ratio_to_sum",
-        "ratio_to_mean", "control_joint", "control_low", "control_high", "control_ratio_to_sum",
-        "control_ratio_to_mean", "reason",
+        "step", "set", "score", "judged_by", "size", "draws", "draws_with_ratio", "joint", "sum", "mean", "excess",
+        "ratio_to_sum", "ratio_to_mean", "control_joint", "control_low", "control_high", "control_ratio_to_sum",
+        "control_ratio_to_mean", "control_ratio_to_sum_low", "control_ratio_to_sum_high", "control_ratio_to_mean_low",
+        "control_ratio_to_mean_high", "reason",
     ]  # fmt: skip
     assert table["step"].tolist() == [10] * 4 + [20] * 4 + [30] * 4
     by_name = every.set_index(["step", "set", "score"])
@@ -139,6 +140,12 @@ def test_the_tables_are_what_a_loop_over_the_arrays_gives(tmp_path):
                     assert found["control_ratio_to_mean"] == pytest.approx(ratio * found["size"])
                 else:
                     assert math.isnan(found["control_ratio_to_sum"])
+                own = [cost / total for cost, total in zip(control, sums, strict=True) if total > 0]
+                assert found["draws_with_ratio"] == len(own)
+                ends = [min(own), max(own)] if own else [math.nan] * 2
+                for ratio, times in (("sum", 1), ("mean", found["size"])):
+                    drawn = [found[f"control_ratio_to_{ratio}_{end}"] for end in ("low", "high")]
+                    assert drawn == pytest.approx([times * end for end in ends], nan_ok=True)
 
 
 def test_one_unknown_control_leaves_the_control_unknown(tmp_path):
@@ -147,7 +154,7 @@ def test_one_unknown_control_leaves_the_control_unknown(tmp_path):
     random_run(tmp_path / "run.h5", n_steps=2, sets=sets, joint=[(10, row)])
     with open_run(tmp_path / "run.h5") as run:
         table = synergy_table(run).set_index(["set", "score"])
-    columns = ["control_joint", "control_low", "control_high", "control_ratio_to_sum"]
+    columns = ["control_joint", "control_low", "control_high", "control_ratio_to_sum", "control_ratio_to_sum_low"]
     assert table.loc[("bloats", "loss"), columns].isna().all()
     assert table.loc[("heroes", "loss"), columns].notna().all()
 

@@ -111,7 +111,10 @@ def test_panels_come_with_their_rows(tmp_path, steps, drawn):
     for name in TITLES.keys() - drawn:
         with pytest.raises(AnalysisError) as caught:
             draw_run(path, tmp_path / "b.svg", panels=(name,))
-        assert str(caught.value) == f"the run has nothing to draw for {name}; choose other panels."
+        assert str(caught.value) == (
+            f"the run has nothing to draw for {name}; choose other panels, or track again with a schedule of "
+            "faithfulness, such as faithfulness=5000."
+        )
 
 
 def test_values_far_beyond_stay_within_the_panel(tmp_path):

@@ -43,9 +43,24 @@ def test_cells_hold_values_and_shares_of_c_and_every_method(tmp_path):
     assert cells["share_gim"] == [0.5, 0.25, 0.25, None, None, None]
     assert cells["value_loss"] == [1, -3, 0, 0.5, 0.25, 0.25]
     assert cells["share_loss"] == [0.25, -0.75, 0, 0.5, 0.25, 0.25]
-    assert {"share_exact_match", "value_exact_match", "end", "y"} <= set(cells)
+    # Ranks ascend, and equal values share theirs.
+    assert cells["rank_gradient"] == [3, 1, 2, 1.5, 1.5, 3]
+    assert cells["rank_gim"] == [3, 1.5, 1.5, 2, 2, 2]
+    assert cells["rank_loss"] == [3, 1, 2, 3, 1.5, 1.5]
+    assert {"share_exact_match", "value_exact_match", "rank_exact_match", "end", "y"} <= set(cells)
     method = next(parameter for parameter in specification["params"] if parameter["name"] == "method")
     assert (method["value"], method["bind"]["options"]) == ("gradient", list(METHODS))
+
+
+def test_tooltips_hold_every_number(tmp_path):
+    path = planted(tmp_path / "run.h5", [[[2, -1, 1], [0.5, 0.25, 0.25]]] * 2, [[1, -3, 0], [np.nan, 0.25, 0.25]])
+    specification, cells = drawn(path, tmp_path)
+    assert cells["rank_loss"][3:] == cells["share_loss"][3:] == [None] * 3
+    for panel in specification["vconcat"]:
+        hint = panel["layer"][0]["mark"]["tooltip"]["expr"]
+        for name in ("exact_match", "loss", *METHODS):
+            for what in ("value", "share", "rank"):
+                assert f"datum.{what}_{name}" in hint
 
 
 def fills(path, tmp_path, panel, **options):
@@ -88,7 +103,10 @@ def test_a_run_without_attributions_has_nothing_to_map(tmp_path):
     random_run(tmp_path / "run.h5", n_steps=2)
     with pytest.raises(AnalysisError) as error:
         draw_run(tmp_path / "run.h5", tmp_path / "a.svg", chart="heatmap")
-    assert str(error.value) == ("the run has nothing to draw for causal_map, attribution_map; choose other panels.")
+    assert str(error.value) == (
+        "the run has nothing to draw for causal_map, attribution_map; choose other panels, or track again with "
+        "'attribution' among the measurements."
+    )
 
 
 def test_a_selection_is_shared_by_both_maps(tmp_path):

@@ -13,9 +13,11 @@ from dynamics.errors import AnalysisError
 from dynamics.store import Run, RunGroup
 
 _CONTROL = "random_"
+_RATIOS, _ENDS = ("ratio_to_sum", "ratio_to_mean"), {"low": "min", "high": "max"}
 _NUMBERS = [
     "joint", "sum", "mean", "excess", "ratio_to_sum", "ratio_to_mean",
     "control_joint", "control_low", "control_high", "control_ratio_to_sum", "control_ratio_to_mean",
+    "control_ratio_to_sum_low", "control_ratio_to_sum_high", "control_ratio_to_mean_low", "control_ratio_to_mean_high",
 ]  # fmt: skip
 
 
@@ -125,7 +127,9 @@ def synergy_table(run: Run, scores: Sequence[str] = SCORES) -> pd.DataFrame:
         that step and size: ``draws``, how many; ``control_joint``, the mean of their C_S, with ``control_low`` and
         ``control_high``, the least and the most; and ``control_ratio_to_sum`` and ``control_ratio_to_mean``, the
         ratios of the mean C_S to the means over the draws of their sum and mean of C_i; NaN where those are not
-        positive. A random set may hold components of the set that it is the control of.
+        positive. ``draws_with_ratio``: how many random sets have a ratio of their own; the least and the most of
+        these are ``control_ratio_to_sum_low`` and ``..._high``, and so for the mean. A random set may hold components
+        of the set that it is the control of.
 
     Raises:
         AnalysisError: If the run has no synergy, or lacks the single ablations; or if a score is unknown.
@@ -142,16 +146,22 @@ def synergy_table(run: Run, scores: Sequence[str] = SCORES) -> pd.DataFrame:
             control_low=("joint", lambda values: values.min(skipna=False)),
             control_high=("joint", lambda values: values.max(skipna=False)),
             total=("sum", lambda values: values.mean(skipna=False)),
+            draws_with_ratio=("ratio_to_sum", "count"),
+            **{f"control_{ratio}_{end}": (ratio, end_of) for ratio in _RATIOS for end, end_of in _ENDS.items()},
         )
         .reset_index()
     )
     found = table[~control].merge(draws, on=["step", "set", "score"], how="left")
-    found["draws"] = found["draws"].fillna(0).astype("int64")
+    counts = ["draws", "draws_with_ratio"]
+    found[counts] = found[counts].fillna(0).astype("int64")
+    # One control whose C is unknown leaves the others' range unknown, too.
+    ends = [f"control_{ratio}_{end}" for ratio in _RATIOS for end in _ENDS]
+    found[ends] = found[ends].where(found["control_joint"].notna())
     # A ratio of means: the mean of ratios would be carried away by draws whose sum is nearly nothing.
     positive = found["total"].where(found["total"] > 0)
     found["control_ratio_to_sum"] = found["control_joint"] / positive
     found["control_ratio_to_mean"] = found["control_joint"] / (positive / found["size"])
-    order = ["step", "set", "score", "judged_by", "size", "draws", *_NUMBERS, "reason"]
+    order = ["step", "set", "score", "judged_by", "size", *counts, *_NUMBERS, "reason"]
     types = dict.fromkeys(_NUMBERS, "float64")
     return found[order].astype(types).sort_values("step", kind="stable", ignore_index=True)
 

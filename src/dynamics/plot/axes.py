@@ -26,7 +26,7 @@ DIGITS = 5
 
 Data = dict[str, list[dict[str, Any]]]
 """Data sets by name, as a specification carries them."""
-Panel = tuple[alt.LayerChart | alt.FacetChart | alt.VConcatChart, Data]
+Panel = tuple[alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart, Data]
 """A panel, and the data sets that it needs."""
 
 

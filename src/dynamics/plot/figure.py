@@ -53,6 +53,13 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
 WITHOUT_STEPS = ("scatter", "joint", "curve")
 """The panels that have another horizontal axis than the optimizer steps."""
+NEEDS = {
+    "self_repair": "'self_repair' among the measurements",
+    **dict.fromkeys(("faithfulness", "curve"), "a schedule of faithfulness, such as faithfulness=5000"),
+    **dict.fromkeys(("causal_map", "attribution_map"), "'attribution' among the measurements"),
+    **dict.fromkeys(("ratio_to_sum", "ratio_to_mean", "joint"), "a schedule of synergy, such as synergy=5000"),
+}
+"""What has to be tracked for a panel, where that is no matter of course."""
 CHARTS: dict[str, tuple[str, ...]] = {
     "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
     "scatter": ("scatter",),
@@ -115,7 +122,7 @@ def figure(
     chosen = {name: build for name, build in PANELS.items() if name in panels}
     filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
     if not filled:
-        raise NothingYetError(f"the run has nothing to draw for {', '.join(chosen)}; choose other panels.")
+        raise NothingYetError(_nothing(chosen))
     # Only the lowest one names the steps.
     for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
@@ -127,6 +134,13 @@ def figure(
     if "attribution_map" in filled:
         parameters.append(method(tables.run.methods))
     return assemble(list(filled.values()), parameters, (tables.name, [explanation, *lines]) if title else None)
+
+
+def _nothing(panels: Collection[str]) -> str:
+    """Return that none of these panels can be drawn, and what to track for those that need something special."""
+    needs = dict.fromkeys(need for panel in panels if (need := NEEDS.get(panel)))
+    again = f", or track again with {' and '.join(needs)}" if needs else ""
+    return f"the run has nothing to draw for {', '.join(panels)}; choose other panels{again}."
 
 
 def assemble(

@@ -45,7 +45,7 @@ def attribution_map_panel(shares: pd.DataFrame, axis: StepAxis) -> Panel | None:
         axis,
         share,
         f"'What the gradient says: attribution by ' + {METHOD}",
-        "Green: the component supports the answer; purple: it works against it. The scale is that of C.",
+        "Green: the component supports the answer; purple: it works against it. C by loss is what it estimates.",
     )
 
 
@@ -61,8 +61,9 @@ def _panel(shares: pd.DataFrame, axis: StepAxis, share: str, title: str, reading
     lines = {}
     for name in (*SCORES, *_methods(shares)):
         what = f"C, {_UNITS[name]}" if name in SCORES else f"{name}, nats"
-        lines[what] = f"({number(f'value_{name}')}) + {_percent(f'share_{name}')}"
-    hint = tooltip("datum.component + ', step ' + format(datum.step, ',d')", lines)
+        lines[what] = f"({number(f'value_{name}')}) + {_beside(name)}"
+    ranks = f"' (share of the snapshot, rank of {len(layout.labels)})'"
+    hint = tooltip(f"datum.component + ', step ' + format(datum.step, ',d') + {ranks}", lines)
     selection = selected()
     framed = WIDTH / shares["step"].nunique() > 6 and layout.row > 7
     # Small values are seen, and keep their sign, when the colour goes with the root.
@@ -128,5 +129,8 @@ def _end(shares: pd.DataFrame) -> float:
     return float(np.ceil(100 * np.quantile(known, _AMONG_LARGEST)) / 100) if known.size else 1.0
 
 
-def _percent(field: str) -> str:
-    return f"(isValid(datum.{field}) ? ' (' + format(datum.{field}, '+.1~%') + ')' : '')"
+def _beside(name: str) -> str:
+    """Return the expression of what stands in brackets after a value: its share and its rank, if there are any."""
+    share = f"isValid(datum.share_{name}) ? format(datum.share_{name}, '+.1~%') + ', ' : ''"
+    rank = f"'rank ' + format(datum.rank_{name}, '~g') + ')'"
+    return f"(isValid(datum.rank_{name}) ? ' (' + ({share}) + {rank} : '')"

@@ -32,7 +32,8 @@ def pair_matrix(pairs: HasTable | pd.DataFrame, score: str = "loss", title: str 
     """Draw ``I_ij = C_ij - C_i - C_j`` of every pair of components, with C by mean ablation.
 
     Positive (green): the two stand in for each other (OR), so that each seems to matter less than it does. Negative
-    (purple): the loss of one makes the other useless (AND). Colours go with the root, so that small ones are seen.
+    (purple): the loss of one makes the other useless (AND), or the score cannot fall further. Colours go with the root,
+    so that small ones are seen.
 
     Args:
         pairs: What `dynamics.pair_interactions` returns, or its table: ``first, second, score, first_c, second_c,
@@ -115,7 +116,8 @@ def pair_matrix(pairs: HasTable | pd.DataFrame, score: str = "loss", title: str 
             text=title or "Which components stand in for each other?",
             subtitle=[
                 "Interaction of a pair: what ablating both costs, less what each costs alone.",
-                "Green: one stands in for the other (OR). Purple: the loss of one makes the other useless (AND).",
+                "Green: one stands in for the other (OR). Purple: the loss of one makes the other useless (AND),",
+                "or the score cannot fall further. Colours go with the root, so that small ones are seen.",
             ],
         ),
     )

@@ -20,6 +20,7 @@ from dynamics.analysis import (
 )
 from dynamics.analysis.delays import GrokkingRule
 from dynamics.analysis.importance import SCORES, require_snapshots
+from dynamics.analysis.ranks import ranks
 from dynamics.analysis.roles import BLOAT, HERO
 from dynamics.analysis.windows import in_window, probe_accuracy
 from dynamics.errors import AnalysisError
@@ -174,8 +175,9 @@ class Tables:
     def shares(self) -> pd.DataFrame:
         """Return a row for each snapshot and component: what C and every attribution method say of it.
 
-        ``step, component, layer``; ``value_NAME`` in its own unit and ``share_NAME`` (`signed_share`), where NAME is a
-        score of C (``exact_match``, ``loss``) or an attribution method; no row if the run has no attributions.
+        ``step, component, layer``; ``value_NAME`` in its own unit, ``share_NAME`` (`signed_share`) and ``rank_NAME``
+        (ascending, ties averaged; missing at a snapshot with a value that is not finite), where NAME is a score of C
+        (``exact_match``, ``loss``) or an attribution method; no row if the run has no attributions.
         """
         if "attribution" not in set(self.run):
             return pd.DataFrame(columns=["step", "component", "layer"])
@@ -183,6 +185,8 @@ class Tables:
         cells = self.findings.by[SCORES[0]].timeline.gap_table()[["step", "component", "layer"]]
         for name, values in {**causal, **mean_attribution(self.run)}.items():
             cells[f"value_{name}"], cells[f"share_{name}"] = values.ravel(), signed_share(values).ravel()
+            known = np.isfinite(values).all(-1, keepdims=True)
+            cells[f"rank_{name}"] = np.where(known, ranks(np.where(known, values, 0)), np.nan).ravel()
         return cells
 
     @cached_property
