@@ -6,6 +6,7 @@ from dynamics.plot.figure import figure
 from tests.analysis.runs import random_run
 
 LINKED = ("scatter", "bump_causal", "bump_gradient")
+WITH_COMPONENTS = (*LINKED, "roles", "layers")
 
 
 @pytest.mark.parametrize("panels", [LINKED, ("scatter", "roles", "bump_gradient"), ("bump_causal", "layers")])
@@ -19,7 +20,7 @@ def test_one_selection_and_one_switch_for_all_panels(tmp_path, panels):
     assert parameters["selected"]["select"].items() >= {"type": "point", "fields": ["component"]}.items()
     views = set(parameters["selected"]["views"])
     drawn = [{layer.get("name") for layer in panel["layer"]} & views for panel in specification["vconcat"]]
-    assert sum(map(bool, drawn)) == len(set(panels) & set(LINKED))
+    assert sum(map(bool, drawn)) == len(set(panels) & set(WITH_COMPONENTS))
 
 
 def test_panels_share_the_data_of_cells(tmp_path):

@@ -63,7 +63,7 @@ def refused(arguments, capsys):
 def test_what_cannot_be_reported_on_is_refused_in_a_line(run_path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert refused([tmp_path / "no.h5"], capsys) == (
-        f"error: no run file matches '{tmp_path / 'no.h5'}' (seen from {tmp_path}); check the pattern."
+        f"error: there is no run file {tmp_path / 'no.h5'}; give the path that the training printed."
     )
     (tmp_path / "empty.h5").touch()
     assert refused([tmp_path / "empty.h5"], capsys) == (

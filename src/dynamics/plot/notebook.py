@@ -19,7 +19,7 @@ def chart(
     score: str = "exact_match",
     baseline: str = "mean",
     threshold: float | None = None,
-    x: str = "linear",
+    x: str = "log",
     step: int | None = None,
 ) -> alt.VConcatChart:
     """Return a chart of a run as an Altair chart, which a notebook shows when it is a cell's last line.
@@ -41,7 +41,7 @@ def chart(
         score: What the roles shown first come from: ``"exact_match"`` or ``"loss"``.
         baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
         threshold: Smallest gap of a hero or bloat, in ranks; default ``round(0.3 n)``.
-        x: ``"linear"``, or ``"symlog"`` to give early steps more room.
+        x: ``"log"`` steps, on an axis with a place for step 0, or ``"linear"`` ones.
         step: Which snapshot the rank scatter shows first; default: see `Tables.shown_snapshot`.
 
     Raises:
