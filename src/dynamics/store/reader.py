@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,69 +14,115 @@ import h5py
 import numpy as np
 
 from dynamics.errors import RunFileError
+from dynamics.store.global_heap import heap_damage
+from dynamics.store.left_open import left_open, open_hdf5, open_left_behind, writer_state
 from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, SYNERGY, TRAIN, VERSION, ComponentInfo
+from dynamics.store.structure import (
+    MOST_METADATA,
+    Damage,
+    array,
+    axis_lengths,
+    basename,
+    check_stored,
+    damage_named,
+    group_layout,
+    member,
+    number_attribute,
+    read_text,
+    text_attribute,
+)
 
 if TYPE_CHECKING:
     import xarray
+
+_WANTED = "Expected a run file that GapTrackerCallback wrote."
 
 
 class RunGroup(Mapping[str, np.ndarray]):
     """The rows of one schedule: ``group["name"]`` is an array whose first axis is ``group.steps``.
 
+    What is read from a damaged file raises `RunFileError`.
+
     Attributes:
         name: Name of the group.
     """
 
-    def __init__(self, group: h5py.Group, path: Path) -> None:
-        self.name = group.name.strip("/")
-        self._group, self._path = group, path
-        self._rows = len(group["step"])
+    def __init__(self, group: h5py.Group, path: Path, axes: dict[str, int]) -> None:
+        self.name = str(group.name).strip("/")
+        self._path = path
+        self._bind(group, axes)
+
+    def _bind(self, group: h5py.Group, axes: dict[str, int]) -> None:
+        self._group = group
+        # First, since a writer may be at work: its other arrays grow before ``step`` does.
+        rows = array(group, "step").shape[0]
+        self._layouts = group_layout(group, axes)
+        self._look(rows)
+
+    def _look(self, rows: int) -> None:
+        self._rows = rows
+        self._columns = None
+        if self.name == METRICS:
+            self._columns = min([len(self._group["metric"]), *(self._group[name].shape[1] for name in self._layouts)])
 
     @property
     def steps(self) -> np.ndarray:
         """Return the optimizer step of each row, ``(step,)``."""
-        return self._group["step"][: self._rows]
+        steps = self._read(self._item("step"), slice(self._rows))
+        if (np.diff(steps) < 0).any() or (steps < 0).any():
+            with damage_named(self._path):
+                raise Damage(f"the steps of {self.name!r} fall, or are negative")
+        return steps
 
     def dims(self, name: str) -> tuple[str, ...]:
         """Return the names of an array's axes."""
-        return tuple(_basename(dim[0]) if len(dim) else "" for dim in self._dataset(name).dims)
+        return self._layout(name).dims
 
     def attributes(self, name: str) -> dict[str, str]:
         """Return an array's unit and meaning: ``units`` and ``long_name``."""
-        attributes = self._dataset(name).attrs
-        return {key: str(attributes[key]) for key in ("units", "long_name")}
+        self._layout(name)
+        item = self._item(name)
+        with damage_named(self._path):
+            return {key: text_attribute(item, key) or "" for key in ("units", "long_name")}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        dataset = self._dataset(name)
-        values = dataset[: self._rows]
-        return values.astype(bool) if dataset.attrs.get("dtype") == "bool" else values
+        layout = self._layout(name)
+        values = self._read(self._item(name), slice(self._rows))
+        return values.astype(bool) if layout.flag else values
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield the rows of an array one after the other: all of them together may be larger than memory."""
-        dataset = self._dataset(name)
-        is_bool = dataset.attrs.get("dtype") == "bool"
+        layout = self._layout(name)
+        item = self._item(name)
         for row in range(self._rows):
-            values = dataset[row]
-            yield values.astype(bool) if is_bool else values
+            values = self._read(item, row, check=row == 0)
+            yield values.astype(bool) if layout.flag else values
 
     def __iter__(self) -> Iterator[str]:
-        return (
-            name for name, item in self._group.items() if len(item.dims[0]) and _basename(item.dims[0][0]) == "step"
-        )
+        return iter(self._layouts)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._layouts)
 
     def refresh(self) -> None:
         """Take notice of rows that were added since the file was opened."""
-        for dataset in self._group.values():
-            dataset.id.refresh()
-        self._rows = len(self._group["step"])
+        with damage_named(self._path):
+            steps = self._item("step")
+            steps.id.refresh()
+            rows = len(steps)
+            # After ``step``: these then have at least as many rows.
+            for name in (*self._layouts, *(("metric",) if self.name == METRICS else ())):
+                self._group[name].id.refresh()
+            self._look(rows)
 
     def labels(self, axis: str) -> np.ndarray:
         """Return the labels of an axis."""
-        dataset = self._group[axis]
-        return dataset.asstr()[:] if h5py.check_string_dtype(dataset.dtype) else dataset[:]
+        item = self._item(axis)
+        with damage_named(self._path):
+            if h5py.check_string_dtype(item.dtype) is None:
+                check_stored(item, len(item))
+                return item[:]
+            return read_text(item)[: self._columns if axis == "metric" else None]
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the whole group as an `xarray.Dataset` in memory, with named and labelled axes."""
@@ -86,14 +134,30 @@ class RunGroup(Mapping[str, np.ndarray]):
             data[name] = (dims, self[name], self.attributes(name))
             for dim in dims[1:]:
                 coordinates[dim] = (dim, self.labels(dim))
-            for note in str(self._group[name].attrs.get("coordinates", "")).split():
-                coordinates[note] = (_basename(self._group[note].dims[0][0]), self.labels(note))
-        return xarray.Dataset(data, coordinates)
+            with damage_named(self._path):
+                for note in (text_attribute(self._group[name], "coordinates") or "").split():
+                    coordinates[note] = (basename(array(self._group, note).dims[0][0]), self.labels(note))
+        with damage_named(self._path):
+            return xarray.Dataset(data, coordinates)
 
-    def _dataset(self, name: str) -> h5py.Dataset:
-        if name not in set(self):
+    def _layout(self, name: str) -> Any:
+        if name not in self._layouts:
             raise KeyError(f"{self._path} has no {name!r} in group {self.name!r}; it has {', '.join(self)}.")
+        return self._layouts[name]
+
+    def _item(self, name: str) -> h5py.Dataset:
+        if not self._group:
+            raise RunFileError(f"{self._path} was closed by this program; open it again to read from it.")
         return self._group[name]
+
+    def _read(self, item: h5py.Dataset, rows: slice | int, check: bool = True) -> np.ndarray:
+        with damage_named(self._path):
+            if check:
+                check_stored(item, self._rows)
+            values = item[rows, : self._columns] if self._columns is not None and item.ndim > 1 else item[rows]
+            if isinstance(rows, slice) and len(values) != self._rows:
+                raise Damage(f"{item.name!r} has {len(values)} rows, but {self._rows} were announced")
+            return values
 
 
 class Run(Mapping[str, np.ndarray]):
@@ -113,26 +177,30 @@ class Run(Mapping[str, np.ndarray]):
         synergy: The group of synergy rows; ``None`` if the run recorded none.
     """
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
-        self.path, self._file = path, file
-        self.metadata: dict[str, Any] = dict(json.loads(file.attrs["metadata"]))
-        self.snapshots, self.train, self.metrics = (RunGroup(file[name], path) for name in (SNAPSHOTS, TRAIN, METRICS))
+    def __init__(self, path: Path, file: h5py.File, left_behind: bool = False) -> None:
+        self.path, self._file, self._left_behind = path, file, left_behind
+        self._place = path.stat()
+        text = text_attribute(file, "metadata", MOST_METADATA)
+        metadata = None if text is None else json.loads(text)
+        if not isinstance(metadata, dict):
+            raise Damage("its metadata are no JSON object")
+        self.metadata: dict[str, Any] = metadata
+        number_attribute(file, "finished")
+        axes = axis_lengths(file)
+        self.snapshots, self.train, self.metrics = (
+            RunGroup(_group(file, name), path, axes) for name in (SNAPSHOTS, TRAIN, METRICS)
+        )
         self.faithfulness, self.synergy = (
-            RunGroup(file[name], path) if name in file else None for name in (FAITHFULNESS, SYNERGY)
+            RunGroup(_group(file, name), path, axes) if name in file else None for name in (FAITHFULNESS, SYNERGY)
         )
-        columns = [file[f"component{name}"] for name in ("", "_layer", "_kind", "_head")]
-        labels, layers, kinds, heads = (
-            column.asstr()[:] if h5py.check_string_dtype(column.dtype) else column[:].tolist() for column in columns
-        )
-        self.components = tuple(
-            ComponentInfo(label, layer, kind, None if head < 0 else head)
-            for label, layer, kind, head in zip(labels, layers, kinds, heads, strict=True)
-        )
+        self.components = _components(file)
+        self._names = {name: tuple(read_text(array(file, name))) for name in ("baseline", "method")}
 
     @property
     def finished(self) -> bool:
         """Return whether the training came to its end and the file was closed by its writer."""
-        return bool(self._file.attrs["finished"])
+        with damage_named(self.path):
+            return bool(number_attribute(self._file, "finished"))
 
     @property
     def steps(self) -> np.ndarray:
@@ -142,12 +210,12 @@ class Run(Mapping[str, np.ndarray]):
     @property
     def baselines(self) -> tuple[str, ...]:
         """Return the ablation baselines, in the order of the ``baseline`` axis."""
-        return tuple(self._file["baseline"].asstr()[:])
+        return self._names["baseline"]
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Return the attribution methods, in the order of the ``method`` axis."""
-        return tuple(self._file["method"].asstr()[:])
+        return self._names["method"]
 
     def dims(self, name: str) -> tuple[str, ...]:
         """Return the names of a snapshot array's axes."""
@@ -188,8 +256,26 @@ class Run(Mapping[str, np.ndarray]):
 
     def refresh(self) -> None:
         """Take notice of rows that were added since the file was opened."""
+        if self._left_behind:
+            self._reopen()
         for group in self._groups():
             group.refresh()
+
+    def _reopen(self) -> None:
+        """Read a file anew that seemed to have no writer: where there are no locks, one may be at work unseen."""
+        if not self.path.exists() or not os.path.samestat(self._place, self.path.stat()):
+            return
+        with damage_named(self.path):
+            file, before = open_left_behind(self.path), self._file
+            try:
+                axes = axis_lengths(file)
+                for group in self._groups():
+                    group._bind(_group(file, group.name), axes)
+            except BaseException:
+                file.close()
+                raise
+            self._file = file
+            before.close()
 
     def _groups(self) -> list[RunGroup]:
         found = (self.snapshots, self.train, self.metrics, self.faithfulness, self.synergy)
@@ -211,6 +297,9 @@ class Run(Mapping[str, np.ndarray]):
 def open_run(path: str | Path) -> Run:
     """Open a run file for reading, finished or not.
 
+    The file may come from a stranger: how it is built is checked before anything large is read, it cannot lead to other
+    files, and nothing in it is unpickled.
+
     Args:
         path: The file that `GapTrackerCallback` wrote.
 
@@ -218,56 +307,86 @@ def open_run(path: str | Path) -> Run:
         The run. It may be opened while training writes to it, and after the training was killed.
 
     Raises:
-        RunFileError: If there is no such file, or it is not a run file that this version can read.
+        RunFileError: If there is no such file, or it is not a run file that this version can read, or is damaged.
     """
     path = Path(path)
     if not path.is_file():
         raise RunFileError(f"there is no run file {path}; give the path that the training printed.")
     try:
-        file = _open(path)
-    except OSError as error:
+        file, left_behind = _open(path)
+    except PermissionError as error:
+        raise RunFileError(f"{path} may not be read by this user ({error}); ask its owner for permission.") from error
+    # HDF5 and h5py say in many ways that a file is none of theirs.
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
         size = path.stat().st_size
         what = "is empty" if size == 0 else f"({size} bytes) is not an HDF5 file, or is damaged: {error}"
-        raise RunFileError(f"{path} {what}. Expected a run file that GapTrackerCallback wrote.") from error
+        raise RunFileError(f"{path} {what}. {_WANTED}") from error
+    return opened_run(path, file, left_behind)
+
+
+def opened_run(path: Path, file: h5py.File, left_behind: bool) -> Run:
+    """Return the run in an open HDF5 file, which is closed if it holds none; see `open_run`."""
     try:
-        found = file.attrs.get("format")
-        if found != FORMAT:
-            raise RunFileError(
-                f"{path} is an HDF5 file but not a run file: its 'format' attribute is {found!r}, expected {FORMAT!r}. "
-                "Expected a run file that GapTrackerCallback wrote."
-            )
-        version = str(file.attrs.get("format_version"))
-        if version.split(".")[0] != VERSION.split(".")[0]:
-            raise RunFileError(
-                f"{path} has format version {version}; this version of dynamics reads {VERSION.split('.')[0]}.x. "
-                "Install the version of gap-dynamics that wrote it."
-            )
-        return Run(path, file)
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        file.close()
-        raise RunFileError(f"{path} is a run file but incomplete or damaged: {error.args[0]}.") from error
+        with damage_named(path):
+            found = text_attribute(file, "format")
+            if found != FORMAT:
+                raise RunFileError(
+                    f"{path} is an HDF5 file but not a run file: its 'format' attribute is {found!r}, expected "
+                    f"{FORMAT!r}. {_WANTED}"
+                )
+            version = format_version(file)
+            if version.split(".")[0] != VERSION.split(".")[0]:
+                raise RunFileError(
+                    f"{path} has format version {version}; this version of dynamics reads {VERSION.split('.')[0]}.x. "
+                    "Install the version of gap-dynamics that wrote it."
+                )
+            return Run(path, file, left_behind)
     except BaseException:
         file.close()
         raise
 
 
-def _open(path: Path) -> h5py.File:
-    try:
-        return h5py.File(path, "r")
-    except OSError:
-        # Its writer is at work, or was killed: only a SWMR reader may open it then. Not the first choice, since such
-        # a reader does not check the length of the file and can search a truncated one for ever.
-        if not _left_open(path):
-            raise
-        return h5py.File(path, "r", libver="latest", swmr=True)
+def format_version(file: h5py.File) -> str:
+    """Return the version of the format that a file says it has."""
+    return str(text_attribute(file, "format_version", most=20))
 
 
-def _left_open(path: Path) -> bool:
-    """Read from the superblock whether the file is marked as open for SWMR writing (HDF5 file format, version 3)."""
-    with path.open("rb") as file:
-        head = file.read(12)
-    return len(head) == 12 and head[:8] == b"\x89HDF\r\n\x1a\n" and head[8] == 3 and bool(head[11] & 0x04)
+def _open(path: Path) -> tuple[h5py.File, bool]:
+    """Open a file, and say whether nobody is known to write to it although it is marked as open."""
+    for _ in range(5):
+        marked = left_open(path)
+        if not marked or writer_state(path) != "at work":
+            if damage := heap_damage(path):
+                raise Damage(damage)
+            return open_left_behind(path) if marked else open_hdf5(path, "r"), marked
+        try:
+            # Not for files without a writer: such a reader can search a damaged file for ever.
+            return open_hdf5(path, "r", libver="latest", swmr=True), False
+        except OSError:
+            # Closed by its writer in between, perhaps.
+            time.sleep(0.01)
+    raise OSError("its writer is at work, but has not left it readable")
 
 
-def _basename(dataset: h5py.Dataset) -> str:
-    return str(dataset.name).rsplit("/", 1)[-1]
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    group = member(file, name)
+    if not isinstance(group, h5py.Group):
+        raise Damage(f"{name!r} is a {type(group).__name__}, expected a group")
+    return group
+
+
+def _components(file: h5py.File) -> tuple[ComponentInfo, ...]:
+    text, numbers = {}, {}
+    for name in ("component", "component_kind"):
+        text[name] = read_text(array(file, name)).tolist()
+    for name in ("component_layer", "component_head"):
+        item = array(file, name)
+        check_stored(item, len(item))
+        numbers[name] = item[:].tolist()
+    labels, kinds, layers, heads = *text.values(), *numbers.values()
+    if len(set(labels)) < len(labels) or not set(kinds) <= {"head", "mlp"}:
+        raise Damage("its components have labels that repeat, or are neither head nor mlp")
+    return tuple(
+        ComponentInfo(label, layer, kind, None if head < 0 else head)
+        for label, layer, kind, head in zip(labels, layers, kinds, heads, strict=True)
+    )
