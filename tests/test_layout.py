@@ -22,7 +22,7 @@ LEVELS = [
     {"callbacks", "train", "measure", "sweep"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-COMMANDS = {"dynamics.train", "dynamics.measure", "dynamics.sweep", "dynamics.plot.__main__"}
+COMMANDS = {"dynamics.train", "dynamics.measure", "dynamics.sweep", "dynamics.plot.__main__", "dynamics.store.__main__"}
 
 
 def runtime_nodes(tree, inside_functions=True):

@@ -145,10 +145,12 @@ def digest(path: Path) -> str:
             if group is None:
                 continue
             dataset = group.to_xarray()
-            seen.update(repr((group.name, group.steps.tolist(), dataset.sizes)).encode())
-            for name, values in dataset.variables.items():
+            seen.update(repr((group.name, group.steps.tolist(), sorted(dataset.sizes.items()))).encode())
+            for name, values in sorted(dataset.variables.items()):
                 seen.update(repr((name, values.dims, values.dtype, values.attrs)).encode())
-                seen.update(values.to_numpy().tobytes() if values.dtype != object else repr(values.values.tolist()).encode())
+                seen.update(
+                    values.to_numpy().tobytes() if values.dtype != object else repr(values.values.tolist()).encode()
+                )
     return seen.hexdigest()
 
 

@@ -1,8 +1,8 @@
 """Look over the one part of an HDF5 file in which HDF5 follows sizes blindly: its heaps of text and references.
 
-Nearly all of a run file's metadata carry checksums that HDF5 verifies. Global heap collections, which hold labels and
-which axis belongs to which array, do not, and HDF5 walks from one object of theirs to the next by the sizes it finds: an
-object of no size keeps it for ever.
+Nearly all metadata of a run file carry checksums that HDF5 verifies. Global heap collections, which hold labels and
+which axis belongs to which array, do not, and HDF5 walks from one object of theirs to the next by the sizes it finds:
+an object of no size keeps it for ever.
 """
 
 from __future__ import annotations

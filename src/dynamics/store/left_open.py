@@ -14,6 +14,7 @@ import io
 import os
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,12 +43,10 @@ class WriterLock:
         descriptor = os.open(path, os.O_RDONLY)
         self._closer = weakref.finalize(self, os.close, descriptor)
         if fcntl is not None:
-            try:
-                # Shared: a reader that HDF5 opens plainly takes a shared lock too, and must not be kept out.
+            # Shared: a reader that HDF5 opens plainly takes a shared lock too, and must not be kept out. A file system
+            # without locks raises; `writer_state` says "unknown" there.
+            with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                # A file system without locks; `writer_state` says "unknown" there.
-                pass
         _held.add(self)
 
     def release(self) -> None:
@@ -112,6 +111,16 @@ def open_hdf5(path: Path, mode: str, **options: Any) -> h5py.File:
         if "unable to lock file" not in str(error) or "errno = 11," in str(error):
             raise
         return h5py.File(path, mode, locking=False, **options)
+
+
+def open_beside_writer(path: Path) -> h5py.File:
+    """Open a file for reading whose writer is at work."""
+    file = open_hdf5(path, "r", libver="latest", swmr=True)
+    if fcntl is not None:
+        # HDF5 leaves a lock of the reader's on the file, which would pass for the writer's once that is dead.
+        with suppress(OSError):
+            fcntl.flock(file.id.get_vfd_handle(), fcntl.LOCK_UN)
+    return file
 
 
 def open_left_behind(path: Path) -> h5py.File:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dynamics.errors import RunFileError
 from dynamics.store.global_heap import heap_damage
-from dynamics.store.left_open import left_open, open_hdf5, open_left_behind, writer_state
+from dynamics.store.left_open import left_open, open_beside_writer, open_hdf5, open_left_behind, writer_state
 from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, SYNERGY, TRAIN, VERSION, ComponentInfo
 from dynamics.store.structure import (
     MOST_METADATA,
@@ -28,7 +28,7 @@ from dynamics.store.structure import (
     group_layout,
     member,
     number_attribute,
-    read_text,
+    read_labels,
     text_attribute,
 )
 
@@ -74,6 +74,11 @@ class RunGroup(Mapping[str, np.ndarray]):
                 raise Damage(f"the steps of {self.name!r} fall, or are negative")
         return steps
 
+    @property
+    def length(self) -> int:
+        """Return the number of rows."""
+        return self._rows
+
     def dims(self, name: str) -> tuple[str, ...]:
         """Return the names of an array's axes."""
         return self._layout(name).dims
@@ -84,6 +89,11 @@ class RunGroup(Mapping[str, np.ndarray]):
         item = self._item(name)
         with damage_named(self._path):
             return {key: text_attribute(item, key) or "" for key in ("units", "long_name")}
+
+    def row(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Return the shape and the type of a row of an array."""
+        layout, item = self._layout(name), self._item(name)
+        return item.shape[1:], np.dtype(bool) if layout.flag else item.dtype
 
     def __getitem__(self, name: str) -> np.ndarray:
         layout = self._layout(name)
@@ -119,10 +129,7 @@ class RunGroup(Mapping[str, np.ndarray]):
         """Return the labels of an axis."""
         item = self._item(axis)
         with damage_named(self._path):
-            if h5py.check_string_dtype(item.dtype) is None:
-                check_stored(item, len(item))
-                return item[:]
-            return read_text(item)[: self._columns if axis == "metric" else None]
+            return read_labels(item)[: self._columns if axis == "metric" else None]
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the whole group as an `xarray.Dataset` in memory, with named and labelled axes."""
@@ -194,7 +201,7 @@ class Run(Mapping[str, np.ndarray]):
             RunGroup(_group(file, name), path, axes) if name in file else None for name in (FAITHFULNESS, SYNERGY)
         )
         self.components = _components(file)
-        self._names = {name: tuple(read_text(array(file, name))) for name in ("baseline", "method")}
+        self._names = {name: tuple(map(str, read_labels(array(file, name)))) for name in ("baseline", "method")}
 
     @property
     def finished(self) -> bool:
@@ -361,7 +368,7 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
             return open_left_behind(path) if marked else open_hdf5(path, "r"), marked
         try:
             # Not for files without a writer: such a reader can search a damaged file for ever.
-            return open_hdf5(path, "r", libver="latest", swmr=True), False
+            return open_beside_writer(path), False
         except OSError:
             # Closed by its writer in between, perhaps.
             time.sleep(0.01)
@@ -376,16 +383,14 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
 
 
 def _components(file: h5py.File) -> tuple[ComponentInfo, ...]:
-    text, numbers = {}, {}
-    for name in ("component", "component_kind"):
-        text[name] = read_text(array(file, name)).tolist()
-    for name in ("component_layer", "component_head"):
-        item = array(file, name)
-        check_stored(item, len(item))
-        numbers[name] = item[:].tolist()
-    labels, kinds, layers, heads = *text.values(), *numbers.values()
-    if len(set(labels)) < len(labels) or not set(kinds) <= {"head", "mlp"}:
-        raise Damage("its components have labels that repeat, or are neither head nor mlp")
+    columns = [array(file, f"component{name}") for name in ("", "_kind", "_layer", "_head")]
+    labels, kinds, layers, heads = (read_labels(column).tolist() for column in columns)
+    if (
+        len(set(labels)) < len(labels)
+        or not set(kinds) <= {"head", "mlp"}
+        or not all(isinstance(number, int) for number in (*layers, *heads))
+    ):
+        raise Damage("its components have labels that repeat, are neither head nor mlp, or have no whole numbers")
     return tuple(
         ComponentInfo(label, layer, kind, None if head < 0 else head)
         for label, layer, kind, head in zip(labels, layers, kinds, heads, strict=True)

@@ -186,9 +186,12 @@ def check_stored(item: h5py.Dataset, rows: int) -> None:
             raise Damage(f"{item.name!r} lacks {wanted - found} of {wanted} blocks of its rows")
 
 
-def read_text(item: h5py.Dataset) -> np.ndarray:
-    """Return an axis of text, one label after the other: many could share one enormous text."""
+def read_labels(item: h5py.Dataset) -> np.ndarray:
+    """Return what is along an axis."""
     check_stored(item, item.shape[0])
+    if h5py.check_string_dtype(item.dtype) is None:
+        return item[:]
+    # One after the other: many could share one enormous text.
     values = []
     for index in range(item.shape[0]):
         value = item[index]

@@ -225,6 +225,11 @@ class RunWriter:
         except (OSError, RuntimeError, ValueError) as error:
             raise self._failed(METRICS, step, error) from error
 
+    def move_to(self, path: Path) -> None:
+        """Give the file another name in its folder, in place of what has that name."""
+        self._place.replace(path.absolute())
+        self.path, self._place = path, path.absolute()
+
     def close(self, finished: bool = True) -> None:
         """Close the file.
 
