@@ -162,7 +162,7 @@ def living(path):
     child.communicate()
 
 
-def test_a_living_writer_is_left_alone(path, living, capsys):
+def test_a_living_writer_is_left_alone(path, living):
     held = (
         f"{path} is held by a training that still writes to it, or by a program that reads it through HDF5; "
         "wait until it ends, or end it. The file can be read meanwhile."
@@ -178,9 +178,6 @@ def test_a_living_writer_is_left_alone(path, living, capsys):
         assert not reader._left_behind
         living.kill()
         living.wait()
-        with h5py.File(path, "r", libver="latest", swmr=True), pytest.raises(RunFileError) as error:
-            repair_run(path)
-        assert str(error.value) == held
         assert check_run(path).state == "left open"
         repair_run(path)
         assert reader.steps.tolist() == [0]
@@ -219,7 +216,7 @@ def lockless(monkeypatch):
     monkeypatch.setattr(left_open_module.h5py, "File", file)
 
 
-def test_a_file_system_without_locks(path, lockless, capsys):
+def test_a_file_system_without_locks(path, lockless):
     writer = write_run(path)
     writer.append("snapshots", 0, row(0))
     with open_run(path) as run:
