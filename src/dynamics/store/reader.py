@@ -194,13 +194,13 @@ class Run(Mapping[str, np.ndarray]):
         self.metadata: dict[str, Any] = metadata
         number_attribute(file, "finished")
         axes = axis_lengths(file)
+        self.components = _components(file)
         self.snapshots, self.train, self.metrics = (
             RunGroup(_group(file, name), path, axes) for name in (SNAPSHOTS, TRAIN, METRICS)
         )
         self.faithfulness, self.synergy = (
             RunGroup(_group(file, name), path, axes) if name in file else None for name in (FAITHFULNESS, SYNERGY)
         )
-        self.components = _components(file)
         self._names = {name: tuple(map(str, read_labels(array(file, name)))) for name in ("baseline", "method")}
 
     @property
