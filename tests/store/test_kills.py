@@ -122,6 +122,7 @@ def test_killed_repairs(tmp_path):
     source = living.read_bytes()
     writer.close()
     dice = random.Random(1)
-    done = [kill_a_repair(tmp_path / f"{number}.h5", source, dice.uniform(0, 0.1)) for number in range(30)]
+    done = [kill_a_repair(tmp_path / f"{number}.h5", source, dice.uniform(0, 0.3)) for number in range(30)]
     print(f"\n{len(done)} repairs killed, {sum(done)} of them after they were done")
     assert not all(done)
+    assert any(done)

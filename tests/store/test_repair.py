@@ -243,6 +243,16 @@ def test_a_file_system_without_locks(path, lockless):
         assert run.steps.tolist() == copy.steps.tolist() == [0, 1]
 
 
+def test_locks_that_are_asked_for_where_there_are_none(path, lockless, monkeypatch):
+    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "TRUE")
+    with pytest.raises(RunFileError) as error:
+        write_run(path)
+    assert str(error.value) == (
+        f"the run file {path} cannot be created (HDF5_USE_FILE_LOCKING asks for locks, which this file system lacks; "
+        "unset it); make room or choose another place."
+    )
+
+
 def test_a_lock_of_another_program_is_respected(path):
     write_run(path).close()
     with path.open("rb") as file:

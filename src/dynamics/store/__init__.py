@@ -2,8 +2,9 @@
 
 from dynamics.store.check import Report, check_run
 from dynamics.store.create import create_run
+from dynamics.store.group import RunGroup
 from dynamics.store.provenance import provenance
-from dynamics.store.reader import Run, RunGroup, open_run
+from dynamics.store.reader import Run, open_run
 from dynamics.store.repair import continue_run, repair_run
 from dynamics.store.runs import Runs, open_runs
 from dynamics.store.schema import Axis, ComponentInfo

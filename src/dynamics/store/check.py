@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dynamics.errors import RunFileError
+from dynamics.store.group import RunGroup
 from dynamics.store.left_open import left_open, writer_state
-from dynamics.store.reader import Run, RunGroup, format_version, open_run
+from dynamics.store.reader import Run, format_version, open_run
 
 
 @dataclass

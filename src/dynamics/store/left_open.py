@@ -110,6 +110,8 @@ def open_hdf5(path: Path, mode: str, **options: Any) -> h5py.File:
         # 11: there are locks, and another program holds one.
         if "unable to lock file" not in str(error) or "errno = 11," in str(error):
             raise
+        if os.environ.get("HDF5_USE_FILE_LOCKING", "").upper() in ("TRUE", "1"):
+            raise OSError("HDF5_USE_FILE_LOCKING asks for locks, which this file system lacks; unset it") from error
         return h5py.File(path, mode, locking=False, **options)
 
 

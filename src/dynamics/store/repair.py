@@ -14,8 +14,9 @@ import numpy as np
 from dynamics.arrays import ArraySpec
 from dynamics.errors import RunFileError
 from dynamics.store.global_heap import heap_damage
+from dynamics.store.group import RunGroup
 from dynamics.store.left_open import left_open, open_left_behind, take_exclusively
-from dynamics.store.reader import Run, RunGroup, format_version, opened_run
+from dynamics.store.reader import Run, format_version, opened_run
 from dynamics.store.schema import METRICS, TRAIN, VERSION, Axis
 from dynamics.store.structure import Damage, array, axis_lengths, basename, damage_named, read_labels, text_attribute
 from dynamics.store.writer import RunWriter, check_target
