@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 from chance import LEVEL, Chance, write_tables
+from together import HEAD, lines, write_table
 
 from dynamics import open_run
 from dynamics.analysis import (
@@ -63,6 +64,7 @@ def read(name: str) -> None:
         faithfulness = pd.concat([faithfulness_table(run, score) for score in SCORES])
         faithfulness.drop(columns="reason").round(6).to_csv(HERE / f"{name}_faithfulness.csv", index=False)
         write_tables(run, name)
+        write_table(run, name)
         self_repair_by_layer(run).round(6).to_csv(HERE / f"{name}_self_repair.csv", index=False)
     if name in TASKS:
         draw_run(path, HERE / f"{name}.svg")
@@ -237,6 +239,9 @@ def details() -> str:
     found = {task: Chance(name, inside_window(name)["step"]) for name, task in TASKS.items()}
     depths = "\n".join(line for task, chance in found.items() for line in chance.lines(task))
     layers = "\n".join(line for task, chance in found.items() for line in chance.layer_lines(task))
+    together = "\n".join(
+        line for name, task in COMPARED.items() for line in lines(name, task, inside_window(name)["step"])
+    )
     rows = "; ".join(f"{task}: {faithfulness_rows(name)}" for name, task in TASKS.items())
     area = (
         "CPR: the area under the share of the score that the k highest ranked components bring back alone; median "
@@ -278,6 +283,16 @@ most), and in how many of them it was above that of G.
 | task | ranking | CPR (accuracy) | CPR (loss) |
 | --- | --- | --- | --- |
 {rankings}
+
+## Do components of a role stand in for each other?
+
+All Bloats of a snapshot mean-ablated together, and all Heroes, against the same components one at a time: means over
+the rows inside the window, and ratios of these means. The ratio to the sum is 1 where effects add up, and more where
+components stand in for each other; accuracy cannot fall below 0, which holds large effects down. The ratio to the mean
+is the one that the paper gives as 14. Random sets of the same sizes are the control.
+
+{HEAD}
+{together}
 
 ## Attention self-repair
 

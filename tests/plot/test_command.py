@@ -7,6 +7,7 @@ import pytest
 
 from dynamics.plot.__main__ import main
 from tests.analysis.runs import components, random_arrays, random_run, write_run
+from tests.plot.seeds import write_seeds
 
 
 @pytest.fixture
@@ -169,3 +170,73 @@ def test_the_run_file_is_never_drawn_over(tmp_path, capsys):
         f"error: the picture would overwrite the run file {path}; choose another output with -o.\n"
     )
     assert path.read_bytes() == before
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    return write_seeds(tmp_path / "runs")
+
+
+def test_several_runs_draw_the_seeds(seeds, tmp_path, capsys):
+    page = tmp_path / "runs" / "seeds.html"
+    for runs in ([seeds], [str(path) for path in (tmp_path / "runs").glob("*/run.h5")]):
+        assert main(runs) == 0
+        assert capsys.readouterr().out == f"{page}\n"
+        assert "sort: 3 runs" in page.read_text()
+        page.unlink()
+    assert main([seeds, "--chart", "all", "-o", str(tmp_path / "a.svg")]) == 0
+
+
+def test_a_pattern_of_one_run_draws_its_timeline(run_path, tmp_path, capsys):
+    assert main([str(tmp_path / "r*.h5")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run.html'}\n"
+
+
+@pytest.mark.parametrize("options", [["--chart", "seeds"], ["--panels", "pruning", "rho_by_step"]])
+def test_one_run_can_be_drawn_as_seeds(run_path, tmp_path, capsys, options):
+    assert main([str(run_path), *options]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'seeds.html'}\n"
+
+
+def test_options_reach_the_picture_of_several_runs(seeds, tmp_path):
+    def drawn(*options):
+        assert main([seeds, "-o", str(tmp_path / "a.json"), *options]) == 0
+        return json.loads((tmp_path / "a.json").read_text())
+
+    found = drawn("--score", "loss", "--threshold", "3", "--x", "symlog", "--window", "0.4", "0.6")
+    assert next(p["value"] for p in found["params"] if p["name"] == "roles_by") == "loss"
+    assert '"symlog"' in json.dumps(found)
+    lines = " ".join(found["title"]["subtitle"])
+    assert "τ = 3 ranks" in lines
+    assert "accuracy 40 to 60 %" in lines
+    default = " ".join(drawn()["title"]["subtitle"])
+    assert "τ = 1 ranks" in default
+    assert "accuracy 20 to 75 %" in default
+    assert "any accuracy" in " ".join(drawn("--window", "all")["title"]["subtitle"])
+    assert list(drawn("--panels", "pruning", "--baseline", "zero")["datasets"]) == ["pruning", "pruning_runs"]
+
+
+def test_a_chart_of_one_run_for_several(seeds, capsys):
+    assert refused([seeds, "--chart", "timeline"], capsys) == (
+        "error: the chart timeline shows one run, and 3 were given; draw each by itself, or all together with "
+        "--chart seeds."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["0.2", "high"], "--window takes paper or all, or two shares such as 0.2 0.75; got 0.2 high."),
+        (["0", "0.5", "1"], "--window takes paper or all, or two shares such as 0.2 0.75; got 0 0.5 1."),
+        (["late"], "the window must be one of paper, all, or two shares such as (0.2, 0.75); got 'late'."),
+        (["20", "75"], "a window needs 0 <= low <= high <= 1; got (20.0, 75.0)."),
+    ],
+)
+def test_windows_that_are_none(seeds, capsys, words, message):
+    assert refused([seeds, "--window", *words], capsys) == f"error: {message}"
+
+
+def test_a_window_for_a_chart_that_has_none(run_path, capsys):
+    assert refused([run_path, "--window", "all"], capsys) == (
+        "error: --window is for the chart seeds, and this is timeline; leave it out, or add --chart seeds."
+    )

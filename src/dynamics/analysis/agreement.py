@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from dynamics.analysis.attribution import mean_attribution
 from dynamics.analysis.importance import recorded_importance
 from dynamics.analysis.rank_gap import rank_gap
 from dynamics.store import Run
@@ -28,8 +29,7 @@ def recorded_measures(run: Run) -> dict[str, np.ndarray]:
     if GRADIENT_NORM in set(run):
         measures[GRADIENT_NORM] = run[GRADIENT_NORM].mean(-1, dtype=float)
     if "attribution" in set(run):
-        for method, values in zip(run.methods, np.moveaxis(run["attribution"], 1, 0), strict=True):
-            mean = values.mean(-1, dtype=float)
+        for method, mean in mean_attribution(run).items():
             measures |= {magnitude(method): np.abs(mean), method: mean}
     return measures
 

@@ -97,14 +97,55 @@ def rho_by_step(
     Raises:
         AnalysisError: If there is no run, or one lacks what is needed.
     """
+    return steps_of(list(read_timelines(runs, baseline, score)), confidence)
+
+
+def steps_of(timelines: Sequence[Timeline], confidence: float = 0.95) -> pd.DataFrame:
+    """Return the table of `rho_by_step` for timelines that have been read already."""
     tables = [
-        pd.DataFrame({"step": timeline.steps, "rho": [gap.rho for gap in timeline.gaps]})
-        for timeline in read_timelines(runs, baseline, score)
+        pd.DataFrame({"step": timeline.steps, "rho": [gap.rho for gap in timeline.gaps]}) for timeline in timelines
     ]
     # A run that was begun anew may hold a step twice; the later one counts.
     values = pd.concat([table.drop_duplicates("step", keep="last") for table in tables])
+    score = timelines[0].score
     rows = [(step, score, *interval_row(seed_interval(rho, confidence))) for step, rho in values.groupby("step")["rho"]]
     return interval_table(rows, {"step": "int64", "score": "str"})
+
+
+def rho_by_run(runs: Sequence[Run], baseline: str = "mean", score: str = "exact_match") -> pd.DataFrame:
+    """Return ``rho = Spearman(G, C)`` of every snapshot of every run: what `rho_by_step` and `rho_by_accuracy` average.
+
+    Args:
+        runs: Open runs.
+        baseline: What ablated outputs were replaced by: ``"mean"`` or ``"zero"``.
+        score: ``"exact_match"`` or ``"loss"``.
+
+    Returns:
+        One row per run and snapshot: ``run`` (the path), ``step, accuracy`` (on the probe), ``score, rho, reason`` (why
+        rho is undefined, or ``None``).
+
+    Raises:
+        AnalysisError: If there is no run, or one lacks what is needed.
+    """
+    return snapshots_of(runs, list(read_timelines(runs, baseline, score)))
+
+
+def snapshots_of(runs: Sequence[Run], timelines: Sequence[Timeline]) -> pd.DataFrame:
+    """Return the table of `rho_by_run` for timelines that have been read already."""
+    tables = [
+        pd.DataFrame(
+            {
+                "run": str(run.path),
+                "step": timeline.steps,
+                "accuracy": probe_accuracy(run),
+                "score": timeline.score,
+                "rho": np.array([gap.rho for gap in timeline.gaps], dtype=float),
+                "reason": pd.Series([gap.reason for gap in timeline.gaps], dtype=object),
+            }
+        )
+        for run, timeline in zip(runs, timelines, strict=True)
+    ]
+    return pd.concat(tables, ignore_index=True).astype({"run": "str", "score": "str"})
 
 
 def rho_by_accuracy(
@@ -132,11 +173,18 @@ def rho_by_accuracy(
     Raises:
         AnalysisError: If there is no run, one lacks what is needed, or the edges do not rise.
     """
+    return accuracies_of(runs, list(read_timelines(runs, baseline, score)), bins, confidence)
+
+
+def accuracies_of(
+    runs: Sequence[Run], timelines: Sequence[Timeline], bins: Sequence[float] = BINS, confidence: float = 0.95
+) -> pd.DataFrame:
+    """Return the table of `rho_by_accuracy` for timelines that have been read already."""
     edges = np.asarray(bins, dtype=float)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise AnalysisError(f"bins must be two or more rising edges; got {list(bins)}.")
-    series = []
-    for run, timeline in zip(runs, read_timelines(runs, baseline, score), strict=True):
+    series, score = [], timelines[0].score
+    for run, timeline in zip(runs, timelines, strict=True):
         accuracy, rho = probe_accuracy(run), np.array([gap.rho for gap in timeline.gaps])
         place = np.searchsorted(edges, accuracy, side="right") - 1
         place[accuracy == edges[-1]] = len(edges) - 2
@@ -187,7 +235,11 @@ def read_windows(
     Raises:
         AnalysisError: If no run has one, there is no run, one lacks what is needed, or their components differ.
     """
-    timelines = read_timelines(runs, baseline, score, threshold)
+    return windows_of(runs, list(read_timelines(runs, baseline, score, threshold)), window)
+
+
+def windows_of(runs: Sequence[Run], timelines: Sequence[Timeline], window: Window = "paper") -> Windows:
+    """Return what `read_windows` does, for timelines that have been read already."""
     low, high = window_bounds(window)
     read = [
         (run, timeline, snapshots_in_window(run, window) & np.array([gap.reason is None for gap in timeline.gaps]))
@@ -196,8 +248,8 @@ def read_windows(
     found = [(run, timeline, inside) for run, timeline, inside in read if inside.any()]
     if not found:
         raise AnalysisError(
-            f"none of {len(runs)} runs has a snapshot with a rho by {score} and an accuracy from {low:g} to {high:g}; "
-            "choose a wider window."
+            f"none of {len(runs)} runs has a snapshot with a rho by {timelines[0].score} and an accuracy from {low:g} "
+            f"to {high:g}; choose a wider window."
         )
     return found
 

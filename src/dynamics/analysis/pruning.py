@@ -50,10 +50,11 @@ def pruning_by_run(
     Raises:
         AnalysisError: If no run has a snapshot in the window, one lacks what is needed, or their components differ.
     """
-    return _by_run(read_windows(runs, window, "mean", score, threshold), score)
+    return pruned_by_run(read_windows(runs, window, "mean", score, threshold), score)
 
 
-def _by_run(found: Windows, score: str) -> pd.DataFrame:
+def pruned_by_run(found: Windows, score: str) -> pd.DataFrame:
+    """Return the table of `pruning_by_run` for what `read_windows` gives under mean ablation."""
     rows = []
     for run, timeline, inside in found:
         for role in (HERO, BLOAT):
@@ -95,11 +96,11 @@ def pruning_table(
     Raises:
         AnalysisError: If no run has a snapshot in the window, one lacks what is needed, or their components differ.
     """
-    return _over_runs(read_windows(runs, window, "mean", score, threshold), score, confidence)
+    return pruned_over_runs(pruning_by_run(runs, window, score, threshold), score, confidence)
 
 
-def _over_runs(found: Windows, score: str, confidence: float) -> pd.DataFrame:
-    table = _by_run(found, score)
+def pruned_over_runs(table: pd.DataFrame, score: str, confidence: float) -> pd.DataFrame:
+    """Return the table of `pruning_table` for that of `pruning_by_run`."""
     rows, ratios = [], []
     for role in (HERO, BLOAT):
         for ablated in ABLATED:
@@ -157,7 +158,7 @@ def experiment_tables(
     for name, runs in experiments.items():
         found = read_windows(runs, window, "mean", score, threshold)
         rho = seed_interval([_mean(_rho(timeline, inside)) for _, timeline, inside in found], confidence)
-        pruned = _over_runs(found, score, confidence).set_index(["role", "ablated"])
+        pruned = pruned_over_runs(pruned_by_run(found, score), score, confidence).set_index(["role", "ablated"])
         mean, sd = (pruned[field].to_dict() for field in ("mean", "sd"))
         lost: dict[str, float] = {}
         for way, suffix in ((ALONE, "alone"), (TOGETHER, "together")):

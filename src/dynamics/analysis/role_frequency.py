@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from dynamics.analysis.majority_chance import at_least, majority_chance
 from dynamics.analysis.many_runs import Windows, interval_row, interval_table, read_windows, seed_interval
 from dynamics.analysis.roles import ALIGNED, BLOAT, HERO
 from dynamics.analysis.timeline import Timeline
@@ -48,6 +49,13 @@ def role_frequency(
     A run counts a component for the role that it has in **more than half** of the run's snapshots in the window, and
     as ``mixed`` if there is none. Runs without a snapshot in the window do not count.
 
+    By luck, a component is a Hero in a run with the probability that two components drawn at random, one for its G and
+    one for its C, make a Hero at most snapshots: with a gap ``rank(G_i) - rank(C_j) <= -tau``. So what is alike from
+    snapshot to snapshot, and ties, stay as they are, as in `roles_by_layer`; runs are independent. The p-value is the
+    probability that at least so many runs have the role then, from the runs' own probabilities, without sampling. For n
+    components there are 2 n p-values: multiply by 2 n before believing one. And a component may be beyond luck for its
+    depth alone.
+
     Args:
         runs: Open runs.
         window: Accuracies on the probe of the snapshots that count: a name among `WINDOWS`, or least and largest.
@@ -57,9 +65,10 @@ def role_frequency(
 
     Returns:
         One row per component: ``component, layer, kind, head, score, runs, heroes, bloats, aligned, mixed`` (numbers
-        of runs), ``hero_share`` and ``bloat_share`` of the runs, and ``chance``: the share that luck alone gives at a
-        single snapshot. A majority of snapshots has that share by luck if they are all alike, and less if they are
-        independent; at most it is twice as much.
+        of runs), ``hero_share`` and ``bloat_share`` of the runs; ``chance``: the share that luck alone gives at a
+        single snapshot; ``hero_chance`` and ``bloat_chance``: the share of runs that it gives; and ``hero_p_value``,
+        ``bloat_p_value`` (one-sided: at least so many runs) beside ``hero_least_p_value`` and ``bloat_least_p_value``,
+        which all of the runs would give: no smaller one can come of so few.
 
     Raises:
         AnalysisError: If no run has a snapshot in the window, one lacks what is needed, or their components differ.
@@ -89,6 +98,12 @@ def frequency_rows(found: Windows, score: str) -> pd.DataFrame:
             "chance": found[0][1].chance,
         }
     )
+    by_luck = [majority_chance(timeline, inside) for _, timeline, inside in found]
+    for role in (HERO, BLOAT):
+        chances = [chance[role] for chance in by_luck]
+        table[f"{role}_chance"] = np.mean(chances)
+        p_values = at_least(chances)
+        table[f"{role}_p_value"], table[f"{role}_least_p_value"] = p_values[counts[role]], p_values[-1]
     return table.astype({"component": "str", "kind": "str", "score": "str"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 
 import altair as alt
@@ -12,12 +13,14 @@ from dynamics.plot.accuracy_panel import accuracy_panel
 from dynamics.plot.agreement_panel import agreement_panel
 from dynamics.plot.axes import Data, Panel, StepAxis
 from dynamics.plot.faithfulness_panel import curve_panel, faithfulness_panel
+from dynamics.plot.heatmap_panel import attribution_map_panel, causal_map_panel
 from dynamics.plot.layers_panel import layers_panel
 from dynamics.plot.palette import MUTED, config
-from dynamics.plot.parameters import roles_by
+from dynamics.plot.parameters import method, roles_by
 from dynamics.plot.rho_panel import rho_panel
 from dynamics.plot.roles_panel import roles_panel
 from dynamics.plot.self_repair_panel import self_repair_panel
+from dynamics.plot.synergy_panel import joint_panel, ratio_panel
 from dynamics.plot.tables import Tables
 
 EXPLANATION = (
@@ -33,13 +36,20 @@ PANELS: dict[str, Callable[[Tables, StepAxis], Panel | None]] = {
     "faithfulness": lambda tables, axis: faithfulness_panel(tables.faithfulness, axis),
     "roles": lambda tables, axis: roles_panel(tables.cells, axis),
     "layers": lambda tables, axis: layers_panel(tables.layers, axis),
+    "causal_map": lambda tables, axis: causal_map_panel(tables.shares, axis),
+    "attribution_map": lambda tables, axis: attribution_map_panel(tables.shares, axis),
+    "ratio_to_sum": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_sum"),
+    "ratio_to_mean": lambda tables, axis: ratio_panel(tables.synergy, axis, "ratio_to_mean"),
+    "joint": lambda tables, _: joint_panel(tables.joint),
     "curve": lambda tables, _: curve_panel(tables.curves, tables.faithfulness),
 }
 """The panels by name, from top to bottom; ``None`` from a panel: the run has nothing for it."""
-WITHOUT_STEPS = ("curve",)
+WITHOUT_STEPS = ("joint", "curve")
 """The panels that have another horizontal axis than the optimizer steps."""
 CHARTS: dict[str, tuple[str, ...]] = {
     "timeline": ("accuracy", "rho", "agreement", "self_repair", "faithfulness", "roles", "layers", "curve"),
+    "heatmap": ("causal_map", "attribution_map"),
+    "synergy": ("ratio_to_sum", "ratio_to_mean", "joint"),
 }
 """The charts of a run by name: each is some panels, whose selections are linked."""
 ALL = "all"
@@ -96,7 +106,10 @@ def figure(
         filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
     brief = "   ·   ".join(f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief)
-    return assemble(list(filled.values()), [roles_by(score)], (tables.name, [explanation, brief]) if title else None)
+    parameters = [roles_by(score)]
+    if "attribution_map" in filled:
+        parameters.append(method(tables.run.methods))
+    return assemble(list(filled.values()), parameters, (tables.name, [explanation, brief]) if title else None)
 
 
 def assemble(
@@ -112,11 +125,12 @@ def assemble(
     data: Data = {}
     for _, panel_data in panels:
         data |= panel_data
-    chart = (
-        alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
-        .add_params(*parameters)
-        .resolve_scale(color="independent", y="independent", x="independent")
-    )
+    with warnings.catch_warnings():
+        # One selection for all panels is what links them; Altair warns that it makes one of many.
+        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
+        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config(), datasets=data)
+    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "shape", "x", "y"), "independent")
+    chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
     if title is not None:
         text, lines = title
         chart = chart.properties(

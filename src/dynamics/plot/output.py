@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import vl_convert
 
 from dynamics.errors import PlotError
 from dynamics.plot.axes import vega_lite_version
+from dynamics.plot.facts import Fact
 from dynamics.plot.figure import figure, panels_of
 from dynamics.plot.page import page
 from dynamics.plot.tables import Tables
@@ -32,11 +33,16 @@ def output_path(run_path: str | Path, output: str | Path | None) -> Path:
         PlotError: If the suffix is unknown or the folder does not exist.
     """
     run = Path(run_path)
-    path = run.parent / f"{run.stem or 'run'}.html" if output is None else Path(output)
+    return checked(run.parent / f"{run.stem or 'run'}.html" if output is None else Path(output), [run])
+
+
+def checked(path: Path, runs: Iterable[Path]) -> Path:
+    """Return where a picture of these run files goes, or raise `PlotError` if it cannot go there."""
     if path.suffix.lower() not in SUFFIXES:
         raise PlotError(f"the output must end in one of {', '.join(SUFFIXES)}; got {path.name!r}.")
-    if path.exists() and run.exists() and path.samefile(run):
-        raise PlotError(f"the picture would overwrite the run file {run}; choose another output with -o.")
+    for run in runs:
+        if path.exists() and run.exists() and path.samefile(run):
+            raise PlotError(f"the picture would overwrite the run file {run}; choose another output with -o.")
     if not path.parent.is_dir():
         raise PlotError(f"there is no folder {path.parent} to write {path.name} into; make it first.")
     if path.is_dir():
@@ -77,13 +83,30 @@ def draw_run(
     with open_run(run_path) as run:
         tables = Tables(run, baseline, threshold)
         specification = figure(tables, score, x, chosen, title=kind != ".html").to_dict()
-        content: str | bytes
-        if kind == ".html":
-            content = page(specification, tables.name, tables.facts, len(run.steps) * len(run.components))
-        elif kind == ".json":
-            content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
-        else:
-            content = _picture(specification, kind)
+        return write_figure(path, specification, tables.name, tables.facts, len(run.steps) * len(run.components))
+
+
+def write_figure(path: Path, specification: dict[str, Any], name: str, facts: Sequence[Fact], n_cells: int) -> Path:
+    """Write a picture as what its suffix says, one of `SUFFIXES`, and return its path.
+
+    Args:
+        path: Where to.
+        specification: The Vega-Lite specification, with its data.
+        name: What the page is about.
+        facts: What the page says of it.
+        n_cells: About how many marks there are; see `page`.
+
+    Raises:
+        PlotError: If it cannot be written.
+    """
+    kind = path.suffix.lower()
+    content: str | bytes
+    if kind == ".html":
+        content = page(specification, name, facts, n_cells)
+    elif kind == ".json":
+        content = json.dumps(specification, ensure_ascii=False, allow_nan=False)
+    else:
+        content = _picture(specification, kind)
     try:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:

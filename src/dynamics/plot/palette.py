@@ -14,6 +14,11 @@ ROLE_COLOURS = {"hero": HERO, "bloat": BLOAT, "aligned": ALIGNED, "undefined": U
 GREEN, PURPLE, OCHRE, ROSE = "#2f9277", "#8463b0", "#a98a2c", "#b5577d"
 SERIES_COLOURS = (GREEN, PURPLE, OCHRE, ROSE, MUTED)
 
+UNKNOWN = "#d4d8de"
+"""A cell without a value, among signed ones."""
+DIVERGING = ("#5e3c99", "#b7a6d6", "#f7f7f7", "#8fc9ac", "#1b7a55")
+"""Signed values from negative to positive: purple and green, which are no roles' colours, with 0 in the middle."""
+
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 WIDTH = 760
 """Width of every panel, in pixels."""

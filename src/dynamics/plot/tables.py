@@ -6,7 +6,16 @@ from functools import cached_property
 
 import pandas as pd
 
-from dynamics.analysis import Findings, faithfulness_curves, faithfulness_table, self_repair_by_layer, thin
+from dynamics.analysis import (
+    Findings,
+    faithfulness_curves,
+    faithfulness_table,
+    joint_ablation_table,
+    mean_attribution,
+    self_repair_by_layer,
+    signed_share,
+    thin,
+)
 from dynamics.analysis.importance import SCORES, require_snapshots
 from dynamics.plot.facts import Fact, facts
 from dynamics.store import Run
@@ -73,6 +82,21 @@ class Tables:
         return cells
 
     @cached_property
+    def shares(self) -> pd.DataFrame:
+        """Return a row for each snapshot and component: what C and every attribution method say of it.
+
+        ``step, component, layer``; ``value_NAME`` in its own unit and ``share_NAME`` (`signed_share`), where NAME is a
+        score of C (``exact_match``, ``loss``) or an attribution method; no row if the run has no attributions.
+        """
+        if "attribution" not in set(self.run):
+            return pd.DataFrame(columns=["step", "component", "layer"])
+        causal = {score: found.timeline.causal for score, found in self.findings.by.items()}
+        cells = self.findings.by[SCORES[0]].timeline.gap_table()[["step", "component", "layer"]]
+        for name, values in {**causal, **mean_attribution(self.run)}.items():
+            cells[f"value_{name}"], cells[f"share_{name}"] = values.ravel(), signed_share(values).ravel()
+        return cells
+
+    @cached_property
     def layers(self) -> pd.DataFrame:
         """Return a row for each snapshot and layer: ``step, layer, components, chance``, and both counts by score."""
         parts = {score: found.timeline.layer_table() for score, found in self.findings.by.items()}
@@ -84,6 +108,17 @@ class Tables:
         if "self_repair_rows" not in set(self.run):
             return pd.DataFrame(columns=["step", "layer", "rows", "interaction"])
         return self_repair_by_layer(self.run)
+
+    @cached_property
+    def joint(self) -> pd.DataFrame:
+        """Return the table of `joint_ablation_table`; no row if the run has no synergy."""
+        return pd.DataFrame(columns=["step"]) if self.run.synergy is None else joint_ablation_table(self.run)
+
+    @cached_property
+    def synergy(self) -> pd.DataFrame:
+        """Return the table of `synergy_table`; no row if the run has no synergy."""
+        found = self.findings.synergy
+        return pd.DataFrame(columns=["step"]) if found is None else found
 
     @cached_property
     def faithfulness(self) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from dynamics.store.group import RunGroup
 from dynamics.store.provenance import provenance
 from dynamics.store.reader import Run, open_run
 from dynamics.store.repair import continue_run, repair_run
-from dynamics.store.runs import Runs, open_runs
+from dynamics.store.runs import Runs, open_runs, run_files
 from dynamics.store.schema import Axis, ComponentInfo
 from dynamics.store.writer import RunWriter, check_target
 
@@ -26,4 +26,5 @@ __all__ = [
     "open_runs",
     "provenance",
     "repair_run",
+    "run_files",
 ]

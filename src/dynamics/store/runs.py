@@ -73,15 +73,9 @@ def open_runs(paths: str | Path | Iterable[str | Path]) -> Runs:
     Raises:
         RunFileError: If nothing matches, a file is not a run file, or the runs have other components than the first.
     """
-    patterns = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    found: dict[str, Path] = {}
-    for pattern in patterns:
-        for path in _matching(str(pattern)):
-            found.setdefault(os.path.realpath(path), Path(path))
-    if not found:
-        raise RunFileError("open_runs needs at least one path or pattern; got none.")
+    found = run_files(paths)
     with ExitStack() as stack:
-        runs = [stack.enter_context(open_run(path)) for path in sorted(found.values(), key=_by_number)]
+        runs = [stack.enter_context(open_run(path)) for path in found]
         for run in runs[1:]:
             if run.components != runs[0].components:
                 raise RunFileError(
@@ -92,7 +86,26 @@ def open_runs(paths: str | Path | Iterable[str | Path]) -> Runs:
         return Runs(runs)
 
 
+def run_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+    """Return the files that `open_runs` would open, in its order; the argument is the same.
+
+    Raises:
+        RunFileError: If a pattern matches nothing, or there is none.
+    """
+    patterns = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        for path in _matching(str(pattern)):
+            found.setdefault(os.path.realpath(path), Path(path))
+    if not found:
+        raise RunFileError("open_runs needs at least one path or pattern; got none.")
+    return sorted(found.values(), key=_by_number)
+
+
 def _matching(pattern: str) -> list[str]:
+    if not re.search(r"[*?[]", pattern):
+        # What is wrong with a single file says open_run.
+        return [pattern]
     # A name may itself hold what a pattern is made of.
     # Path.glob takes no absolute pattern.
     matches = [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)  # noqa: PTH207
