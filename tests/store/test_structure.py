@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import zlib
 
 import h5py
 import numpy as np
@@ -197,6 +199,18 @@ FORGED = {
 }
 
 
+def bomb(file):
+    """A block that says it holds a row and unpacks to a thousand of them."""
+    packed = zlib.compress(bytes(8_000_000))
+    file[LOSS].id.write_direct_chunk((1, 0), packed.ljust(9000, b"\0"))
+
+
+FORGED["a block that unpacks to more"] = (
+    bomb,
+    "'/snapshots/loss' has a block of 9000 bytes that should unpack to 8000",
+)
+
+
 def read_all(path) -> None:
     digest(path)
 
@@ -259,6 +273,18 @@ def test_arrays_larger_than_memory_are_not_taken_for_damage(forged, monkeypatch)
     assert str(error.value) == (
         f"{forged} holds more than fits into memory (Unable to allocate 1. TiB); read it row by row."
     )
+
+
+def test_arrays_that_this_machine_cannot_hold_are_not_begun(forged, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": 4096}.get)
+    with open_run(forged) as run:
+        with pytest.raises(RunFileError) as error:
+            run["loss"]
+        assert str(error.value) == (
+            f"{forged} holds more than fits into memory ('/snapshots/loss' takes 24000 bytes, and this machine "
+            "has 8192); read it row by row."
+        )
+        assert len(list(run.snapshots.rows("loss"))) == 3
 
 
 def test_a_run_that_was_closed_says_so(forged):

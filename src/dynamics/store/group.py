@@ -16,6 +16,7 @@ from dynamics.store.structure import (
     Layout,
     array,
     basename,
+    check_memory,
     check_stored,
     damage_named,
     group_layout,
@@ -151,6 +152,7 @@ class RunGroup(Mapping[str, np.ndarray]):
         with damage_named(self._path):
             if check:
                 check_stored(item, self._rows)
+            check_memory(item, self._rows if isinstance(rows, slice) else 1)
             values = item[rows, : self._columns] if self._columns is not None and item.ndim > 1 else item[rows]
             if isinstance(rows, slice) and len(values) != self._rows:
                 raise Damage(f"{item.name!r} has {len(values)} rows, but {self._rows} were announced")

@@ -6,6 +6,7 @@ a file of a few bytes cannot ask for terabytes, for another file, or for code to
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -179,11 +180,30 @@ def check_stored(item: h5py.Dataset, rows: int) -> None:
     may_be_short = properties.get_nfilters() or str(item.name).startswith(f"/{METRICS}/")
     if rows * width > stored * (_DEFLATE_FACTOR if may_be_short else 1):
         raise Damage(f"{item.name!r} claims {rows * width} bytes, but the file holds {stored} for it")
-    chunks = item.chunks
-    if properties.get_nfilters() and chunks[1:] == item.shape[1:]:
-        wanted = -(-rows // chunks[0])
+    if properties.get_nfilters():
+        _check_blocks(item, rows)
+
+
+def _check_blocks(item: h5py.Dataset, rows: int) -> None:
+    """Raise unless every row is in a block, and no block is larger than what it unpacks to."""
+    if item.chunks[1:] == item.shape[1:]:
+        wanted = -(-rows // item.chunks[0])
         if (found := item.id.get_num_chunks()) < wanted:
             raise Damage(f"{item.name!r} lacks {wanted - found} of {wanted} blocks of its rows")
+    sizes: list[int] = []
+    # HDF5 unpacks a block to its end, whatever it is said to hold.
+    if hasattr(item.id, "chunk_iter"):
+        item.id.chunk_iter(lambda block: sizes.append(block.size))
+    unpacked = prod(item.chunks) * item.dtype.itemsize
+    if max(sizes, default=0) > unpacked + unpacked // 100 + 64:
+        raise Damage(f"{item.name!r} has a block of {max(sizes)} bytes that should unpack to {unpacked}")
+
+
+def check_memory(item: h5py.Dataset, rows: int) -> None:
+    """Raise `MemoryError` for rows that are more than this machine has: the system might end the process instead."""
+    needed = rows * prod(item.shape[1:]) * item.dtype.itemsize
+    if hasattr(os, "sysconf") and needed > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        raise MemoryError(f"{item.name!r} takes {needed} bytes, and this machine has {there}")
 
 
 def read_labels(item: h5py.Dataset) -> np.ndarray:
