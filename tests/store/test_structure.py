@@ -190,6 +190,10 @@ FORGED = {
         "the steps of 'snapshots' fall, or are negative",
     ),
     "metadata that are no text": (attribute("metadata", np.zeros(3)), "its metadata are no JSON object"),
+    "metadata of bytes that are no text": (
+        lambda file: file.attrs.create("metadata", b'{"a": "\xff"}', dtype=h5py.string_dtype()),
+        "surrogates",
+    ),
     "metadata that are deep": (attribute("metadata", '{"a":' + "[" * 30_000), "recursion"),
     "metadata with a number without end": (attribute("metadata", '{"a":' + "1" * 5000 + "}"), "digits"),
     "finished or not": (

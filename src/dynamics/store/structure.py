@@ -57,7 +57,7 @@ def damage_named(path: Path) -> Iterator[None]:
         raise RunFileError(f"{path} holds more than fits into memory ({error}); read it row by row.") from error
     # h5py tells of damage in as many ways as there are places to meet it.
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        what = str(error.args[0] if error.args else error).rstrip(".")
+        what = str(error.args[0] if isinstance(error, KeyError) else error).rstrip(".")
         raise RunFileError(f"{path} is a run file but incomplete or damaged: {what}.") from error
 
 
