@@ -14,8 +14,10 @@ from dynamics.errors import RunFileError
 from dynamics.store import check_run, open_run
 from dynamics.store import global_heap as heap_module
 from dynamics.store.global_heap import heap_damage
+from dynamics.store.left_open import checksum
 from tests.store.conftest import row, write_run
-from tests.store.mutations import digest, heaps
+from tests.store.mutations import digest, headers, heaps
+from tests.store.test_foreign_files import answers
 
 LOSS = "snapshots/loss"
 
@@ -235,6 +237,19 @@ def test_a_forged_file_is_refused(forged, forge):
         assert wanted in message
     report = check_run(forged)
     assert message in "\n".join(report.problems)
+
+
+def test_axes_of_a_type_that_hdf5_crashes_on(forged):
+    # One flag of the type in an object header, which HDF5 believes with the right checksum.
+    data = bytearray(forged.read_bytes())
+    for start, begin, end in headers(bytes(data)):
+        at = data.find(b"DIMENSION_LIST\0\x19\0\0\0", begin, end)
+        if at >= 0:
+            data[at + 16] = 5
+            data[end : end + 4] = checksum(bytes(data[start:end])).to_bytes(4, "little")
+    forged.write_bytes(data)
+    # In a process of its own: without the check it dies.
+    assert answers([forged])[str(forged)].endswith('expected lists of references."')
 
 
 def test_a_unit_without_end_is_refused(forged):

@@ -15,7 +15,7 @@ from dynamics.store.structure import (
     Damage,
     Layout,
     array,
-    basename,
+    axis_names,
     check_memory,
     check_stored,
     damage_named,
@@ -134,7 +134,7 @@ class RunGroup(Mapping[str, np.ndarray]):
                 coordinates[dim] = (dim, self.labels(dim))
             with damage_named(self._path):
                 for note in (text_attribute(self._group[name], "coordinates") or "").split():
-                    coordinates[note] = (basename(array(self._group, note).dims[0][0]), self.labels(note))
+                    coordinates[note] = (axis_names(array(self._group, note)), self.labels(note))
         with damage_named(self._path):
             return xarray.Dataset(data, coordinates)
 

@@ -18,7 +18,7 @@ from dynamics.store.group import RunGroup
 from dynamics.store.left_open import left_open, open_left_behind, take_exclusively
 from dynamics.store.reader import Run, format_version, opened_run
 from dynamics.store.schema import METRICS, TRAIN, VERSION, Axis
-from dynamics.store.structure import Damage, array, axis_lengths, basename, damage_named, read_labels, text_attribute
+from dynamics.store.structure import Damage, array, axis_lengths, axis_names, damage_named, read_labels, text_attribute
 from dynamics.store.writer import RunWriter, check_target
 
 
@@ -186,8 +186,8 @@ def _axes(run: Run) -> list[Axis]:
         long_name = text_attribute(item, "long_name") or ""
         if item.is_scale:
             axes[name] = Axis(name, labels, long_name, {})
-        elif len(item.dims[0]):
-            notes.append((basename(item.dims[0][0]), name, (labels, long_name)))
+        elif axis := axis_names(item)[0]:
+            notes.append((axis, name, (labels, long_name)))
     for axis, name, note in notes:
         axes[axis].notes[name] = note
     return list(axes.values())

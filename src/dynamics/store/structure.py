@@ -156,8 +156,7 @@ def group_layout(group: h5py.Group, axes: dict[str, int]) -> dict[str, Layout]:
 def _layout(item: h5py.Dataset, rows: int, lengths: dict[str, int]) -> Layout:
     if item.dtype.kind not in "iuf":
         raise Damage(f"{item.name!r} is {_described(item)}, expected numbers")
-    scales = [dim[0] if len(dim) else None for dim in item.dims]
-    dims = tuple("" if scale is None else basename(scale) for scale in scales)
+    dims = axis_names(item)
     if dims[:1] != ("step",) or not all(dim in lengths for dim in dims[1:]):
         raise Damage(f"{item.name!r} lies along the axes {dims}; expected 'step' and axes of the file")
     for dim, length in zip(dims[1:], item.shape[1:], strict=True):
@@ -167,6 +166,27 @@ def _layout(item: h5py.Dataset, rows: int, lengths: dict[str, int]) -> Layout:
     if item.shape[0] < rows:
         raise Damage(f"{item.name!r} has {item.shape[0]} rows, but {rows} were announced")
     return Layout(dims, text_attribute(item, "dtype") == "bool")
+
+
+def axis_names(item: h5py.Dataset) -> tuple[str, ...]:
+    """Return the names of an array's axes; an empty one for an axis that is not attached."""
+    if "DIMENSION_LIST" in item.attrs:
+        # HDF5 reads this attribute as whatever type it says that it has, and crashes on some.
+        attribute = item.attrs.get_id("DIMENSION_LIST")
+        if attribute.shape != (item.ndim,) or not _is_list_of_references(attribute.get_type().encode()):
+            raise Damage(f"the axes of {item.name!r} are {_described(attribute)}, expected lists of references")
+    return tuple(str(dim[0].name).rsplit("/", 1)[-1] if len(dim) else "" for dim in item.dims)
+
+
+def _is_list_of_references(code: bytes) -> bool:
+    """Return whether an encoded type (HDF5 file format, datatype message) is a sequence of object references."""
+    # Two bytes of the encoding; then, of the list and of what it lists: class, three bytes of flags, four of size.
+    listed, element = code[2:10], code[10:18]
+    return (
+        len(code) == 18
+        and (listed[0] & 0x0F, listed[1:4]) == (9, bytes(3))
+        and (element[0] & 0x0F, element[1:4], element[4:]) == (7, bytes(3), (8).to_bytes(4, "little"))
+    )
 
 
 def check_stored(item: h5py.Dataset, rows: int) -> None:
@@ -220,11 +240,6 @@ def read_labels(item: h5py.Dataset) -> np.ndarray:
             raise Damage(f"a label of {item.name!r} has {len(label)} characters; at most {MOST_TEXT} are read")
         values.append(label)
     return np.array(values, dtype=object)
-
-
-def basename(item: h5py.Dataset) -> str:
-    """Return the last part of an array's name."""
-    return str(item.name).rsplit("/", 1)[-1]
 
 
 def _described(item: h5py.Dataset | h5py.h5a.AttrID) -> str:
