@@ -132,12 +132,15 @@ def test_without_hard_links_the_old_file_is_kept_too(abandoned, monkeypatch):
 
 def test_a_repair_that_fails_leaves_all_as_it_was(abandoned, monkeypatch):
     before = abandoned.read_bytes()
-    monkeypatch.setattr(
-        "dynamics.store.writer.require_room",
-        lambda handle, folder, needed: (
-            (_ for _ in ()).throw(OSError(28, "No space left on device")) if needed > 9999 else None
-        ),
-    )
+    calls = []
+
+    def full(handle, folder, needed):
+        calls.append(needed)
+        # Room for the new file, but not for its rows.
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dynamics.store.writer.require_room", full)
     with pytest.raises(RunFileError, match="No space left on device"):
         repair_run(abandoned)
     assert abandoned.read_bytes() == before

@@ -134,7 +134,7 @@ class RunGroup(Mapping[str, np.ndarray]):
                 coordinates[dim] = (dim, self.labels(dim))
             with damage_named(self._path):
                 for note in (text_attribute(self._group[name], "coordinates") or "").split():
-                    coordinates[note] = (axis_names(array(self._group, note)), self.labels(note))
+                    coordinates[note] = (axis_names(array(self._group, note))[0], self.labels(note))
         with damage_named(self._path):
             return xarray.Dataset(data, coordinates)
 
