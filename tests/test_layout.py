@@ -28,6 +28,7 @@ COMMANDS = {
     "dynamics.sweep",
     "dynamics.plot.__main__",
     "dynamics.report.__main__",
+    "dynamics.store.__main__",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from dynamics import open_run
 from dynamics.analysis import faithfulness_table, rho_table
 from dynamics.plot import draw_run
+from dynamics.store import continue_run
+from tests.store.mutations import digest
 
 ARCHIVE = Path(__file__).parents[1] / "data"
 
@@ -56,6 +59,16 @@ def test_format_1_1():
         np.testing.assert_allclose(group["kept_loss"][1, 2, 1].mean(), 4.8167043, rtol=1e-6)
         table = faithfulness_table(run, "loss").set_index(["step", "ranking"])
         np.testing.assert_allclose(table.loc[(4, "gim"), ["cpr", "cmd"]].tolist(), [0.605873, 0.394127], rtol=1e-5)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_archived_runs_can_be_gone_on_with(tmp_path, version):
+    path = tmp_path / "run.h5"
+    shutil.copy(ARCHIVE / f"run-{version}.h5", path)
+    before = digest(path)
+    continue_run(path, until=100).close()
+    assert digest(path) == before
+    assert digest(tmp_path / "run.h5.backup-1") == before
 
 
 @pytest.mark.parametrize("suffix", [".html", ".svg"])

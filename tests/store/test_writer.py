@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import h5py
@@ -276,45 +274,6 @@ def test_places_where_no_file_can_be(tmp_path, make, message):
     with pytest.raises(RunFileError) as error:
         write_run(target)
     assert str(error.value) == message.format(target)
-
-
-_CHILD = """
-import sys
-from tests.store.conftest import row, write_run
-writer = write_run(sys.argv[1])
-for step in range(100_000):
-    writer.append("snapshots", step, row(step % 7))
-    print(step, flush=True)
-"""
-
-
-def _killed_in_the_middle(path: Path, after: float) -> None:
-    child = subprocess.Popen([sys.executable, "-c", _CHILD, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    child.stdout.readline()
-    time.sleep(after)
-    child.send_signal(signal.SIGKILL)
-    announced = [int(line) for line in child.stdout.read().split("\n")[:-1] if line.isdigit()]
-    child.wait()
-    child.stdout.close()
-    with open_run(path) as run:
-        assert len(run.steps) > max(announced, default=0)
-        assert run.steps.tolist() == list(range(len(run.steps)))
-        assert not run.finished
-        for name in SPECS:
-            expected = np.stack([row(seed)[name] for seed in range(7)])
-            np.testing.assert_array_equal(run[name], expected[run.steps % 7])
-
-
-@pytest.mark.parametrize("after", [0.05, 0.217])
-def test_a_killed_writer_leaves_every_announced_row_readable(path, after):
-    _killed_in_the_middle(path, after)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("number", range(30))
-def test_thirty_killed_writers(path, number):
-    _killed_in_the_middle(path, 0.05 + 0.0131 * number)
 
 
 _LIMITED = textwrap.dedent(

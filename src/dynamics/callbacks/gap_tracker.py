@@ -18,7 +18,7 @@ from dynamics.callbacks.find_probe import find_probe
 from dynamics.callbacks.gap_summary import send_summary
 from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
 from dynamics.callbacks.observer import Observer, check_strategy
-from dynamics.callbacks.outbox import Outbox
+from dynamics.callbacks.outbox import OnWriteError, Outbox
 from dynamics.callbacks.run_metadata import run_metadata
 from dynamics.components import ComponentMap, find_components
 from dynamics.components.base import Weights, check_weights
@@ -78,6 +78,8 @@ class GapTrackerCallback(L.Callback):
         synergy: Optimizer steps at which to ablate, beside a snapshot, all its Bloats together, all its Heroes
             together, and random sets of the same sizes (`take_synergy`); ``None``: never. Like faithfulness it is
             measured at the end of training too. A row costs 23 forward passes of the probe.
+        on_write_error: ``"continue"``: if a row cannot be written (a full disk), warn, keep it in memory and try again
+            at the next one. ``"raise"``: stop the training with a `RunFileError`.
 
     Raises:
         ConfigurationError: If synergy lacks the measurements that tell Bloats and Heroes.
@@ -107,6 +109,7 @@ class GapTrackerCallback(L.Callback):
         faithfulness_rankings: str | Sequence[str] | None = None,
         self_repair_threshold: float = THRESHOLD,
         synergy: ScheduleLike | None = None,
+        on_write_error: OnWriteError = "continue",
     ) -> None:
         super().__init__()
         self.path, self.overwrite, self.log_metrics = Path(path), overwrite, log_metrics
@@ -129,7 +132,7 @@ class GapTrackerCallback(L.Callback):
         self.components, self.metadata = components, dict(metadata or {})
         self._probe = probe
         self._writer: RunWriter | None = None
-        self._outbox = Outbox()
+        self._outbox = Outbox(on_write_error)
         self._metrics = LoggedMetrics()
         self._snapshot: Snapshot | None = None
         self._snapshot_step = self._seen_step = self._gradient_step = -1
@@ -298,22 +301,8 @@ class GapTrackerCallback(L.Callback):
         Args:
             finished: Whether the training came to its end.
         """
-        if self._writer is None:
-            return
-        self._outbox.flush()
-        if len(self._outbox):
-            warnings.warn(
-                f"{self.path}: {len(self._outbox)} rows are still not written. Make room, then call "
-                "close() of this callback before the program ends.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return
-        try:
-            self._writer.close(finished)
-        except RunFileError as error:
-            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
-        self._writer = self._snapshot = None
+        if self._writer is not None and self._outbox.close(self._writer, finished):
+            self._writer = self._snapshot = None
 
 
 def _only_a_trial(trainer: L.Trainer) -> bool:

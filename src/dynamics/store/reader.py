@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,88 +14,26 @@ import h5py
 import numpy as np
 
 from dynamics.errors import RunFileError, RunFormatError
+from dynamics.store.global_heap import heap_damage
+from dynamics.store.group import RunGroup
+from dynamics.store.left_open import left_open, open_beside_writer, open_hdf5, open_left_behind, writer_state
 from dynamics.store.schema import FAITHFULNESS, FORMAT, METRICS, SNAPSHOTS, SYNERGY, TRAIN, VERSION, ComponentInfo
+from dynamics.store.structure import (
+    MOST_METADATA,
+    Damage,
+    array,
+    axis_lengths,
+    damage_named,
+    member,
+    number_attribute,
+    read_labels,
+    text_attribute,
+)
 
 if TYPE_CHECKING:
     import xarray
 
-
-class RunGroup(Mapping[str, np.ndarray]):
-    """The rows of one schedule: ``group["name"]`` is an array whose first axis is ``group.steps``.
-
-    Attributes:
-        name: Name of the group.
-    """
-
-    def __init__(self, group: h5py.Group, path: Path) -> None:
-        self.name = group.name.strip("/")
-        self._group, self._path = group, path
-        self._rows = len(group["step"])
-
-    @property
-    def steps(self) -> np.ndarray:
-        """Return the optimizer step of each row, ``(step,)``."""
-        return self._group["step"][: self._rows]
-
-    def dims(self, name: str) -> tuple[str, ...]:
-        """Return the names of an array's axes."""
-        return tuple(_basename(dim[0]) if len(dim) else "" for dim in self._dataset(name).dims)
-
-    def attributes(self, name: str) -> dict[str, str]:
-        """Return an array's unit and meaning: ``units`` and ``long_name``."""
-        attributes = self._dataset(name).attrs
-        return {key: str(attributes[key]) for key in ("units", "long_name")}
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        dataset = self._dataset(name)
-        values = dataset[: self._rows]
-        return values.astype(bool) if dataset.attrs.get("dtype") == "bool" else values
-
-    def rows(self, name: str) -> Iterator[np.ndarray]:
-        """Yield the rows of an array one after the other: all of them together may be larger than memory."""
-        dataset = self._dataset(name)
-        is_bool = dataset.attrs.get("dtype") == "bool"
-        for row in range(self._rows):
-            values = dataset[row]
-            yield values.astype(bool) if is_bool else values
-
-    def __iter__(self) -> Iterator[str]:
-        return (
-            name for name, item in self._group.items() if len(item.dims[0]) and _basename(item.dims[0][0]) == "step"
-        )
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def refresh(self) -> None:
-        """Take notice of rows that were added since the file was opened."""
-        for dataset in self._group.values():
-            dataset.id.refresh()
-        self._rows = len(self._group["step"])
-
-    def labels(self, axis: str) -> np.ndarray:
-        """Return the labels of an axis."""
-        dataset = self._group[axis]
-        return dataset.asstr()[:] if h5py.check_string_dtype(dataset.dtype) else dataset[:]
-
-    def to_xarray(self) -> xarray.Dataset:
-        """Return the whole group as an `xarray.Dataset` in memory, with named and labelled axes."""
-        import xarray
-
-        data, coordinates = {}, {"step": ("step", self.steps)}
-        for name in self:
-            dims = self.dims(name)
-            data[name] = (dims, self[name], self.attributes(name))
-            for dim in dims[1:]:
-                coordinates[dim] = (dim, self.labels(dim))
-            for note in str(self._group[name].attrs.get("coordinates", "")).split():
-                coordinates[note] = (_basename(self._group[note].dims[0][0]), self.labels(note))
-        return xarray.Dataset(data, coordinates)
-
-    def _dataset(self, name: str) -> h5py.Dataset:
-        if name not in set(self):
-            raise KeyError(f"{self._path} has no {name!r} in group {self.name!r}; it has {', '.join(self)}.")
-        return self._group[name]
+_WANTED = "Expected a run file that GapTrackerCallback wrote."
 
 
 class Run(Mapping[str, np.ndarray]):
@@ -113,26 +53,30 @@ class Run(Mapping[str, np.ndarray]):
         synergy: The group of synergy rows; ``None`` if the run recorded none.
     """
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
-        self.path, self._file = path, file
-        self.metadata: dict[str, Any] = dict(json.loads(file.attrs["metadata"]))
-        self.snapshots, self.train, self.metrics = (RunGroup(file[name], path) for name in (SNAPSHOTS, TRAIN, METRICS))
+    def __init__(self, path: Path, file: h5py.File, left_behind: bool = False) -> None:
+        self.path, self._file, self._left_behind = path, file, left_behind
+        self._place = path.stat()
+        text = text_attribute(file, "metadata", MOST_METADATA)
+        metadata = None if text is None else json.loads(text)
+        if not isinstance(metadata, dict):
+            raise Damage("its metadata are no JSON object")
+        self.metadata: dict[str, Any] = metadata
+        number_attribute(file, "finished")
+        axes = axis_lengths(file)
+        self.components = _components(file)
+        self.snapshots, self.train, self.metrics = (
+            RunGroup(_group(file, name), path, axes) for name in (SNAPSHOTS, TRAIN, METRICS)
+        )
         self.faithfulness, self.synergy = (
-            RunGroup(file[name], path) if name in file else None for name in (FAITHFULNESS, SYNERGY)
+            RunGroup(_group(file, name), path, axes) if name in file else None for name in (FAITHFULNESS, SYNERGY)
         )
-        columns = [file[f"component{name}"] for name in ("", "_layer", "_kind", "_head")]
-        labels, layers, kinds, heads = (
-            column.asstr()[:] if h5py.check_string_dtype(column.dtype) else column[:].tolist() for column in columns
-        )
-        self.components = tuple(
-            ComponentInfo(label, layer, kind, None if head < 0 else head)
-            for label, layer, kind, head in zip(labels, layers, kinds, heads, strict=True)
-        )
+        self._names = {name: tuple(map(str, read_labels(array(file, name)))) for name in ("baseline", "method")}
 
     @property
     def finished(self) -> bool:
         """Return whether the training came to its end and the file was closed by its writer."""
-        return bool(self._file.attrs["finished"])
+        with damage_named(self.path):
+            return bool(number_attribute(self._file, "finished"))
 
     @property
     def steps(self) -> np.ndarray:
@@ -142,12 +86,12 @@ class Run(Mapping[str, np.ndarray]):
     @property
     def baselines(self) -> tuple[str, ...]:
         """Return the ablation baselines, in the order of the ``baseline`` axis."""
-        return tuple(self._file["baseline"].asstr()[:])
+        return self._names["baseline"]
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Return the attribution methods, in the order of the ``method`` axis."""
-        return tuple(self._file["method"].asstr()[:])
+        return self._names["method"]
 
     def dims(self, name: str) -> tuple[str, ...]:
         """Return the names of a snapshot array's axes."""
@@ -188,8 +132,26 @@ class Run(Mapping[str, np.ndarray]):
 
     def refresh(self) -> None:
         """Take notice of rows that were added since the file was opened."""
+        if self._left_behind:
+            self._reopen()
         for group in self.groups:
             group.refresh()
+
+    def _reopen(self) -> None:
+        """Read a file anew that seemed to have no writer: where there are no locks, one may be at work unseen."""
+        if not self.path.exists() or not os.path.samestat(self._place, self.path.stat()):
+            return
+        with damage_named(self.path):
+            file, before = open_left_behind(self.path), self._file
+            try:
+                axes = axis_lengths(file)
+                for group in self.groups:
+                    group.bind(_group(file, group.name), axes)
+            except BaseException:
+                file.close()
+                raise
+            self._file = file
+            before.close()
 
     @property
     def groups(self) -> list[RunGroup]:
@@ -213,6 +175,9 @@ class Run(Mapping[str, np.ndarray]):
 def open_run(path: str | Path) -> Run:
     """Open a run file for reading, finished or not.
 
+    The file may come from a stranger: how it is built is checked before anything large is read, it cannot lead to other
+    files, and nothing in it is unpickled.
+
     Args:
         path: The file that `GapTrackerCallback` wrote.
 
@@ -227,50 +192,78 @@ def open_run(path: str | Path) -> Run:
     if not path.is_file():
         raise RunFileError(f"there is no run file {path}; give the path that the training printed.")
     try:
-        file = _open(path)
-    except OSError as error:
+        file, left_behind = _open(path)
+    except PermissionError as error:
+        raise RunFileError(f"{path} may not be read by this user ({error}); ask its owner for permission.") from error
+    # HDF5 and h5py say in many ways that a file is none of theirs.
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
         size = path.stat().st_size
         what = "is empty" if size == 0 else f"({size} bytes) is not an HDF5 file, or is damaged: {error}"
-        raise RunFileError(f"{path} {what}. Expected a run file that GapTrackerCallback wrote.") from error
+        raise RunFileError(f"{path} {what}. {_WANTED}") from error
+    return opened_run(path, file, left_behind)
+
+
+def opened_run(path: Path, file: h5py.File, left_behind: bool) -> Run:
+    """Return the run in an open HDF5 file, which is closed if it holds none; see `open_run`."""
     try:
-        found = file.attrs.get("format")
-        if found != FORMAT:
-            raise RunFormatError(
-                f"{path} is an HDF5 file but not a run file: its 'format' attribute is {found!r}, expected {FORMAT!r}. "
-                "Expected a run file that GapTrackerCallback wrote."
-            )
-        version = str(file.attrs.get("format_version"))
-        if version.split(".")[0] != VERSION.split(".")[0]:
-            raise RunFormatError(
-                f"{path} has format version {version}; this version of dynamics reads {VERSION.split('.')[0]}.x. "
-                "Install the version of gap-dynamics that wrote it."
-            )
-        return Run(path, file)
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        file.close()
-        raise RunFileError(f"{path} is a run file but incomplete or damaged: {error.args[0]}.") from error
+        with damage_named(path):
+            found = text_attribute(file, "format")
+            if found != FORMAT:
+                raise RunFormatError(
+                    f"{path} is an HDF5 file but not a run file: its 'format' attribute is {found!r}, expected "
+                    f"{FORMAT!r}. {_WANTED}"
+                )
+            version = format_version(file)
+            if version.split(".")[0] != VERSION.split(".")[0]:
+                raise RunFormatError(
+                    f"{path} has format version {version}; this version of dynamics reads {VERSION.split('.')[0]}.x. "
+                    "Install the version of gap-dynamics that wrote it."
+                )
+            return Run(path, file, left_behind)
     except BaseException:
         file.close()
         raise
 
 
-def _open(path: Path) -> h5py.File:
-    try:
-        return h5py.File(path, "r")
-    except OSError:
-        # Its writer is at work, or was killed: only a SWMR reader may open it then. Not the first choice, since such
-        # a reader does not check the length of the file and can search a truncated one for ever.
-        if not _left_open(path):
-            raise
-        return h5py.File(path, "r", libver="latest", swmr=True)
+def format_version(file: h5py.File) -> str:
+    """Return the version of the format that a file says it has."""
+    return str(text_attribute(file, "format_version", most=20))
 
 
-def _left_open(path: Path) -> bool:
-    """Read from the superblock whether the file is marked as open for SWMR writing (HDF5 file format, version 3)."""
-    with path.open("rb") as file:
-        head = file.read(12)
-    return len(head) == 12 and head[:8] == b"\x89HDF\r\n\x1a\n" and head[8] == 3 and bool(head[11] & 0x04)
+def _open(path: Path) -> tuple[h5py.File, bool]:
+    """Open a file, and say whether nobody is known to write to it although it is marked as open."""
+    for _ in range(5):
+        marked = left_open(path)
+        if not marked or writer_state(path) != "at work":
+            if damage := heap_damage(path):
+                raise Damage(damage)
+            return open_left_behind(path) if marked else open_hdf5(path, "r"), marked
+        try:
+            # Not for files without a writer: such a reader can search a damaged file for ever.
+            return open_beside_writer(path), False
+        except OSError:
+            # Closed by its writer in between, perhaps.
+            time.sleep(0.01)
+    raise OSError("its writer is at work, but has not left it readable")
 
 
-def _basename(dataset: h5py.Dataset) -> str:
-    return str(dataset.name).rsplit("/", 1)[-1]
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    group = member(file, name)
+    if not isinstance(group, h5py.Group):
+        raise Damage(f"{name!r} is a {type(group).__name__}, expected a group")
+    return group
+
+
+def _components(file: h5py.File) -> tuple[ComponentInfo, ...]:
+    columns = [array(file, f"component{name}") for name in ("", "_kind", "_layer", "_head")]
+    labels, kinds, layers, heads = (read_labels(column).tolist() for column in columns)
+    if (
+        len(set(labels)) < len(labels)
+        or not set(kinds) <= {"head", "mlp"}
+        or not all(isinstance(number, int) for number in (*layers, *heads))
+    ):
+        raise Damage("its components have labels that repeat, are neither head nor mlp, or have no whole numbers")
+    return tuple(
+        ComponentInfo(label, layer, kind, None if head < 0 else head)
+        for label, layer, kind, head in zip(labels, layers, kinds, heads, strict=True)
+    )

@@ -20,6 +20,7 @@ import numpy as np
 from dynamics.arrays import ArraySpec
 from dynamics.errors import RunFileError
 from dynamics.store.disk import require_room
+from dynamics.store.left_open import WriterLock, open_hdf5
 from dynamics.store.provenance import plain
 from dynamics.store.schema import FORMAT, METRIC_NAME_BYTES, METRICS, STEP_LONG_NAME, VERSION, Axis
 
@@ -105,10 +106,11 @@ class RunWriter:
         with partial.open("wb") as file:
             require_room(file.fileno(), partial.parent, sum(_LABEL_BYTES * len(axis.labels) for axis in axes))
         # SWMR needs the latest file format.
-        self._file = h5py.File(partial, "w", libver="latest")
+        self._file = open_hdf5(partial, "w", libver="latest")
         try:
             self._create(axes, groups, metadata)
             self._file.swmr_mode = True
+            self._lock = WriterLock(partial)
         except BaseException:
             with suppress(OSError, RuntimeError, ValueError):
                 self._file.close()
@@ -223,6 +225,11 @@ class RunWriter:
         except (OSError, RuntimeError, ValueError) as error:
             raise self._failed(METRICS, step, error) from error
 
+    def move_to(self, path: Path) -> None:
+        """Give the file another name in its folder, in place of what has that name."""
+        self._place.replace(path.absolute())
+        self.path, self._place = path, path.absolute()
+
     def close(self, finished: bool = True) -> None:
         """Close the file.
 
@@ -238,6 +245,7 @@ class RunWriter:
             self._file.attrs.modify("finished", np.int8(finished))
             self._file.flush()
             self._file.close()
+            self._lock.release()
         except (OSError, RuntimeError, ValueError) as error:
             raise RunFileError(f"the run file {self.path} could not be closed: {error}.") from error
 
