@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from dynamics.callbacks.averaging import go_before_averaging, holds_averages
 from dynamics.callbacks.beside import Beside, measured_beside
 from dynamics.callbacks.find_probe import find_probe
 from dynamics.callbacks.gap_summary import send_summary
@@ -142,6 +143,7 @@ class GapTrackerCallback(L.Callback):
         if stage != "fit" or _only_a_trial(trainer):
             return
         check_strategy(trainer)
+        go_before_averaging(trainer, self)
         if self._used:
             raise RunFileError(
                 f"this GapTrackerCallback has already written {self.path}; for another call of fit, "
@@ -233,7 +235,8 @@ class GapTrackerCallback(L.Callback):
         """Take a last snapshot of an interrupted training and close the file."""
         try:
             # A measurement that was interrupted, or failed, is not started again.
-            self._finish(trainer, pl_module, finished=False, snapshot=not self.observer.at_work)
+            snapshot = not self.observer.at_work and not holds_averages(trainer)
+            self._finish(trainer, pl_module, finished=False, snapshot=snapshot)
         except Exception as error:
             # The exception that stopped the training is the one to be seen.
             warnings.warn(f"the last snapshot of {self.path} could not be taken: {error}", RuntimeWarning, stacklevel=2)
