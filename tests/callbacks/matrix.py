@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 
 from dynamics import GapTrackerCallback, Probe
 from dynamics.model import Transformer
-from tests.callbacks.trainings import small_trainer
+from tests.callbacks.trainings import small_data, small_module, small_trainer
 
 VOCAB, LENGTH, STEPS = 11, 5, 8
 Step = dict[str, str]
@@ -48,6 +48,7 @@ class Cell:
         callbacks: Makes the callbacks beside the tracker, given a folder.
         tracker: Options of the tracker.
         compiled: Makes of the module what is trained.
+        make: Makes module and data of the options.
     """
 
     module: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Cell:
     callbacks: Callable[[Path], Sequence[L.Callback]] = lambda _: ()
     tracker: Mapping[str, Any] = field(default_factory=dict)
     compiled: Callable[[Any], Any] = lambda module: module
+    make: Callable[[Cell], tuple[Any, Any]] = lambda cell: (Trained(**cell.module), Data(**cell.loader))
 
 
 def _ema(_: Path) -> list[L.Callback]:
@@ -75,6 +77,10 @@ def _saving(folder: Path) -> list[L.Callback]:
 
 def _stopping(_: Path) -> list[L.Callback]:
     return [EarlyStopping("val/loss", patience=1, min_delta=100.0, check_on_train_epoch_end=False)]
+
+
+def _own(_: Cell) -> tuple[Any, Any]:
+    return small_module(dropout=0.2, positions="learned"), small_data()
 
 
 def _in_place(module: Any) -> Any:
@@ -110,6 +116,7 @@ CELLS = {
     "sanity validation": Cell({"dropout": 0.2}, {"num_sanity_val_steps": 2}),
     "fresh loader each epoch": Cell(trainer={"reload_dataloaders_every_n_epochs": 1}),
     "activation checkpointing": Cell({"dropout": 0.2, "checkpointing": True}),
+    "this project's module and data": Cell(make=_own),
     "batch norm": Cell({"batch_norm": True}),
     "compiled in place": Cell(compiled=_in_place),
 }
@@ -284,14 +291,14 @@ def train(cell: Cell, folder: Path, observers: Sequence[L.Callback], **options: 
     folder.mkdir(parents=True, exist_ok=True)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(3)
-    module = Trained(**cell.module)
+    module, data = cell.make(cell)
     trained = cell.compiled(module)
     witness, memory = Witness(), Memory()
     settings = {"max_steps": STEPS * (2 if cell.module.get("manual") else 1), "val_check_interval": 4,
                 "check_val_every_n_epoch": None, "num_sanity_val_steps": 0, **cell.trainer, **options}  # fmt: skip
     others = cell.callbacks(folder)
     trainer = small_trainer(folder, [witness, *others, *observers], logger=memory, **settings)
-    trainer.fit(trained, Data(**cell.loader))
+    trainer.fit(trained, data)
     assert memory.lines
     end = {
         **state(trainer, module),
@@ -355,4 +362,6 @@ def _content(path: Path) -> Any:
 
 
 def _without_paths(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if "path" not in name and name not in ("dirpath", "best_k_models")}
+    return {
+        name: value for name, value in state.items() if "path" not in name and name not in ("dirpath", "best_k_models")
+    }
