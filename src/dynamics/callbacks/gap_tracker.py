@@ -231,6 +231,12 @@ class GapTrackerCallback(L.Callback):
         """Take the last snapshot and close the file."""
         self._finish(trainer, pl_module, finished=True)
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the only snapshot of a training without a step (``max_steps=0``), which Lightning does not start."""
+        if not self._used and not _only_a_trial(trainer):
+            self.on_train_start(trainer, pl_module)
+            self._finish(trainer, pl_module, finished=True)
+
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Take a last snapshot of an interrupted training and close the file."""
         try:
