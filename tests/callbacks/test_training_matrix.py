@@ -33,6 +33,8 @@ def test_training_is_not_touched(tmp_path, name):
 
 
 @pytest.mark.soak
+# The compiler's own: what PyTorch deprecates inside of it, and Python functions that it leaves uncompiled.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Dynamo does not know how to trace")
 @pytest.mark.parametrize("name", SLOW_CELLS)
 def test_training_is_not_touched_in_the_slow_cells(tmp_path, name):
     check(SLOW_CELLS[name], tmp_path)
