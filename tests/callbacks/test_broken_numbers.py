@@ -36,7 +36,7 @@ class Break(L.Callback):
 
 
 class BreakGradient(L.Callback):
-    """Make the gradient of a head's weights infinite or NaN in one step: from the fourth on, the weights are so, too."""
+    """Make the gradient of a head's weights infinite or NaN in the fourth step, and so the weights from there on."""
 
     def __init__(self, value: float) -> None:
         self.value = value

@@ -17,7 +17,7 @@ PROBE = small_probe()
 EVERY_SECOND = Schedule.every(2)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     pass
 
 
@@ -37,7 +37,7 @@ def stop(trainer: L.Trainer) -> None:
 
 
 def fail(_: L.Trainer) -> None:
-    raise Broken
+    raise BrokenError
 
 
 def interrupt(_: L.Trainer) -> None:
@@ -99,17 +99,17 @@ COURSES = {
     "should_stop before the tracker": Course([0, 2, 3], before=[At("on_train_batch_end", 3, stop)]),
     "should_stop in validation": Course([0, 2, 4], callbacks=[At("on_validation_end", 4, stop)]),
     "should_stop at the start": Course([0], callbacks=[At("on_train_start", 0, stop)]),
-    "exception": Course([0, 2, 3], callbacks=[At("on_train_batch_start", 3, fail)], raises=Broken),
-    "exception where a row is due": Course([0, 2, 4], callbacks=[At("on_train_batch_end", 4, fail)], raises=Broken),
+    "exception": Course([0, 2, 3], callbacks=[At("on_train_batch_start", 3, fail)], raises=BrokenError),
+    "exception where a row is due": Course([0, 2, 4], callbacks=[At("on_train_batch_end", 4, fail)], raises=BrokenError),
     "exception at a due row, before the tracker": Course(
-        [0, 2, 4], before=[At("on_train_batch_end", 4, fail)], raises=Broken
+        [0, 2, 4], before=[At("on_train_batch_end", 4, fail)], raises=BrokenError
     ),
-    "exception in the backward pass": Course([0, 2, 3], callbacks=[At("on_after_backward", 3, fail)], raises=Broken),
-    "exception in validation": Course([0, 2, 4], callbacks=[At("on_validation_start", 4, fail)], raises=Broken),
-    "exception in the first batch": Course([0], callbacks=[At("on_train_batch_start", 0, fail)], raises=Broken),
-    "exception at the start": Course([0], callbacks=[At("on_train_start", 0, fail)], raises=Broken),
+    "exception in the backward pass": Course([0, 2, 3], callbacks=[At("on_after_backward", 3, fail)], raises=BrokenError),
+    "exception in validation": Course([0, 2, 4], callbacks=[At("on_validation_start", 4, fail)], raises=BrokenError),
+    "exception in the first batch": Course([0], callbacks=[At("on_train_batch_start", 0, fail)], raises=BrokenError),
+    "exception at the start": Course([0], callbacks=[At("on_train_start", 0, fail)], raises=BrokenError),
     "exception at the end": Course(
-        [0, 2, 4, 5], {"max_steps": 5}, callbacks=[At("on_train_end", 5, fail)], raises=Broken
+        [0, 2, 4, 5], {"max_steps": 5}, callbacks=[At("on_train_end", 5, fail)], raises=BrokenError
     ),
     "KeyboardInterrupt": Course([0, 2, 3], callbacks=[At("on_train_batch_start", 3, interrupt)], raises=SystemExit),
 }  # fmt: skip

@@ -43,7 +43,7 @@ def test_training_is_not_touched_in_the_slow_cells(tmp_path, name):
 # --- a measurement that fails ----------------------------------------------------------------------------------------
 
 
-class Planted(Exception):
+class PlantedError(Exception):
     pass
 
 
@@ -55,7 +55,7 @@ def failing_probe(call: int):
         calls += 1
         scores = sequence_objective(module.decoder, batch)
         if calls == call:
-            raise Planted
+            raise PlantedError
         return scores
 
     return small_probe(objective)
@@ -69,7 +69,7 @@ class Forgiving(GapTrackerCallback):
     def on_train_batch_end(self, *args):
         try:
             super().on_train_batch_end(*args)
-        except Planted:
+        except PlantedError:
             self.failures += 1
 
 
@@ -102,7 +102,7 @@ def test_a_snapshot_that_failed_half_way_leaves_training_as_it_was(tmp_path_fact
 def test_the_calls_of_a_snapshot_are_as_many_as_the_test_above_takes_them_to_be(tmp_path):
     probe = failing_probe(PER_SNAPSHOT + 1)
     tracker_of_two = GapTrackerCallback(tmp_path / "run.h5", probe, 3, faithfulness=None, ig_steps=2)
-    with pytest.raises(Planted):
+    with pytest.raises(PlantedError):
         train(FAILING, tmp_path, [tracker_of_two])
     with open_run(tmp_path / "run.h5") as run:
         assert run.steps.tolist() == [0]
@@ -119,7 +119,7 @@ def test_reentrant_checkpointing_is_refused_before_the_first_step(tmp_path):
     assert not (tmp_path / "run.h5").exists()
 
 
-# --- weights other than those that training goes on with ---------------------------------------------------------------
+# --- weights other than those that training goes on with -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["EMA", "SWA"])
@@ -151,11 +151,11 @@ def test_the_last_row_beside_weight_averaging_is_that_of_the_same_training_witho
 def test_no_last_row_is_taken_where_a_validation_of_averages_was_interrupted(tmp_path):
     class Break(L.Callback):
         def on_validation_batch_end(self, *_, **__):
-            raise Planted
+            raise PlantedError
 
     cell = Cell(callbacks=CELLS["EMA"].callbacks)
     for folder, others in ((tmp_path / "plain", []), (tmp_path / "averaged", cell.callbacks(tmp_path))):
-        with pytest.raises(Planted):
+        with pytest.raises(PlantedError):
             train(Cell(), folder, [*others, Break(), tracker(Cell(tracker={"schedule": 3}), folder)])
     with open_run(tmp_path / "plain" / "run.h5") as run, open_run(tmp_path / "averaged" / "run.h5") as other:
         assert run.steps.tolist() == [0, 3, 4]

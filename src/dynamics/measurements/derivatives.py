@@ -10,7 +10,7 @@ from torch import Tensor
 from dynamics.errors import MeasurementError
 
 
-def derivatives(total: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
+def derivatives(total: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the gradient of a number at each input; ``None`` where the number does not depend on it.
 
     Nothing is left in ``.grad``, and gradient hooks of parameters (those of data parallelism, say) do not run.
@@ -19,7 +19,7 @@ def derivatives(total: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
         MeasurementError: If reentrant activation checkpointing stands in the way.
     """
     try:
-        found = list(torch.autograd.grad(total, inputs, allow_unused=True))
+        found = torch.autograd.grad(total, inputs, allow_unused=True)
     except RuntimeError as error:
         if _reentrant(total):
             raise _refusal() from error
