@@ -100,11 +100,15 @@ COURSES = {
     "should_stop in validation": Course([0, 2, 4], callbacks=[At("on_validation_end", 4, stop)]),
     "should_stop at the start": Course([0], callbacks=[At("on_train_start", 0, stop)]),
     "exception": Course([0, 2, 3], callbacks=[At("on_train_batch_start", 3, fail)], raises=BrokenError),
-    "exception where a row is due": Course([0, 2, 4], callbacks=[At("on_train_batch_end", 4, fail)], raises=BrokenError),
+    "exception where a row is due": Course(
+        [0, 2, 4], callbacks=[At("on_train_batch_end", 4, fail)], raises=BrokenError
+    ),
     "exception at a due row, before the tracker": Course(
         [0, 2, 4], before=[At("on_train_batch_end", 4, fail)], raises=BrokenError
     ),
-    "exception in the backward pass": Course([0, 2, 3], callbacks=[At("on_after_backward", 3, fail)], raises=BrokenError),
+    "exception in the backward pass": Course(
+        [0, 2, 3], callbacks=[At("on_after_backward", 3, fail)], raises=BrokenError
+    ),
     "exception in validation": Course([0, 2, 4], callbacks=[At("on_validation_start", 4, fail)], raises=BrokenError),
     "exception in the first batch": Course([0], callbacks=[At("on_train_batch_start", 0, fail)], raises=BrokenError),
     "exception at the start": Course([0], callbacks=[At("on_train_start", 0, fail)], raises=BrokenError),
