@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader
 
 from dynamics import GapTrackerCallback, Probe
 from dynamics.model import Transformer
+from dynamics.probe import sequence_objective
 from tests.callbacks.trainings import small_data, small_module, small_trainer
 
 VOCAB, LENGTH, STEPS = 11, 5, 8
@@ -46,7 +47,7 @@ class Cell:
         trainer: Options of the Trainer.
         loader: Options of the training data's loader.
         callbacks: Makes the callbacks beside the tracker, given a folder.
-        tracker: Options of the tracker.
+        tracker: Options of the tracker, and ``objective``, the probe's.
         compiled: Makes of the module what is trained.
         make: Makes module and data of the options.
     """
@@ -77,6 +78,16 @@ def _saving(folder: Path) -> list[L.Callback]:
 
 def _stopping(_: Path) -> list[L.Callback]:
     return [EarlyStopping("val/loss", patience=1, min_delta=100.0, check_on_train_epoch_end=False)]
+
+
+def draw_from_all() -> float:
+    """Draw from each global generator."""
+    return random.random() + np.random.rand() + torch.rand(()).item()
+
+
+def _drawing(module: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    draw_from_all()
+    return sequence_objective(module.decoder, batch)
 
 
 def _own(_: Cell) -> tuple[Any, Any]:
@@ -117,6 +128,8 @@ CELLS = {
     "fresh loader each epoch": Cell(trainer={"reload_dataloaders_every_n_epochs": 1}),
     "activation checkpointing": Cell({"dropout": 0.2, "checkpointing": True}),
     "this project's module and data": Cell(make=_own),
+    "an objective that draws": Cell({"dropout": 0.2}, tracker={"objective": _drawing}),
+    "a probe() that draws": Cell({"dropout": 0.2}, tracker={"probe": None}),
     "batch norm": Cell({"batch_norm": True}),
     "compiled in place": Cell(compiled=_in_place),
 }
@@ -141,6 +154,21 @@ DDP_CELLS = {
     "two processes, EMA": Cell(trainer=_TWO, callbacks=_ema),
     "two processes, checkpoints": Cell(trainer={**_TWO, "enable_checkpointing": True}, callbacks=_saving),
 }
+
+
+def failing_objective(call: int, error: BaseException) -> Callable[[Any, dict[str, Tensor]], tuple[Tensor, Tensor]]:
+    """Return an objective that raises in one call of it."""
+    calls = 0
+
+    def objective(module: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        scores = sequence_objective(module.decoder, batch)
+        if calls == call:
+            raise error
+        return scores
+
+    return objective
 
 
 class OverChannels(nn.Module):
@@ -188,7 +216,7 @@ class Trained(L.LightningModule):
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor | None:
         if self.plain:
             return self.loss(batch) * (1 + 0.1 * torch.rand(()))
-        noise = 1 + 0.1 * random.random() + 0.1 * np.random.rand() + 0.1 * torch.rand(())
+        noise = 1 + 0.1 * draw_from_all()
         if self.automatic_optimization:
             loss = self.loss(batch) * noise
             self.log("train/loss", loss, batch_size=len(batch["labels"]))
@@ -201,6 +229,10 @@ class Trained(L.LightningModule):
             scheduler.step()
         self.log("train/loss", loss, batch_size=len(batch["labels"]))
         return None
+
+    def probe(self) -> Probe:
+        draw_from_all()
+        return small_probe()
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self.log("val/loss", self.loss(batch), batch_size=len(batch["labels"]))
@@ -330,8 +362,10 @@ def train(
 
 def tracker(cell: Cell, folder: Path) -> GapTrackerCallback:
     """Return a tracker that measures all that there is, often and cheaply."""
-    settings = {"probe": small_probe(), "schedule": 2, "train_gradients": 1, "faithfulness": 5, "synergy": 6,
-                "ig_steps": 2, **cell.tracker}  # fmt: skip
+    own = dict(cell.tracker)
+    probe = small_probe(own.pop("objective", None))
+    settings = {"probe": probe, "schedule": 2, "train_gradients": 1, "faithfulness": 5, "synergy": 6,
+                "ig_steps": 2, **own}  # fmt: skip
     return GapTrackerCallback(folder / "run.h5", **settings)
 
 

@@ -19,7 +19,8 @@ FAST = next(iter(DDP_CELLS))
 WORLD = 2
 
 
-def run_ranks(folder: Path, cell: str) -> None:
+def run_ranks(folder: Path, what: str) -> list[tuple[int, str]]:
+    """Return how each rank ended, and what it said."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -28,7 +29,7 @@ def run_ranks(folder: Path, cell: str) -> None:
         "LOCAL_WORLD_SIZE": str(WORLD), "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
-    command = [sys.executable, "-W", "ignore", "-m", "tests.callbacks.ddp_process", str(folder), cell]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.callbacks.ddp_process", str(folder), what]
     ranks = [
         subprocess.Popen(
             command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, cwd=ROOT,
@@ -41,11 +42,12 @@ def run_ranks(folder: Path, cell: str) -> None:
     finally:
         for rank in ranks:
             rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(said)
+    return [(rank.returncode, text) for rank, text in zip(ranks, said, strict=True)]
 
 
 def check(folder: Path, cell: str) -> None:
-    run_ranks(folder, cell)
+    ended = run_ranks(folder, cell)
+    assert [code for code, _ in ended] == [0] * WORLD, "\n".join(said for _, said in ended)
     records = {}
     for rank in range(WORLD):
         alone, tracked = (json.loads((folder / f"{name}-{rank}.json").read_text()) for name in ("alone", "tracked"))
@@ -67,3 +69,18 @@ def test_data_parallel_training_is_not_touched(tmp_path):
 @pytest.mark.parametrize("cell", [cell for cell in DDP_CELLS if cell != FAST])
 def test_data_parallel_training_is_not_touched_in_the_slow_cells(tmp_path, cell):
     check(tmp_path, cell)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("when", "rows"), [("at the start", None), ("in training", [0])])
+def test_a_measurement_that_fails_ends_every_rank(tmp_path, when, rows):
+    first, second = run_ranks(tmp_path, when)
+    assert first[0] == second[0] == 1
+    assert "OSError: planted" in first[1].splitlines()[-1]
+    assert second[1].splitlines()[-1].removeprefix("[rank1]: ") == (
+        "dynamics.errors.MeasurementError: rank 0, which measures for all, failed with OSError: planted"
+    )
+    assert (tmp_path / "run.h5").exists() == (rows is not None)
+    if rows is not None:
+        with open_run(tmp_path / "run.h5") as run:
+            assert run.steps.tolist() == rows

@@ -13,7 +13,16 @@ import torch
 from dynamics import GapTrackerCallback, open_run
 from dynamics.errors import MeasurementError
 from dynamics.probe import sequence_objective
-from tests.callbacks.matrix import CELLS, SLOW_CELLS, Cell, first_difference, small_probe, tracker, train
+from tests.callbacks.matrix import (
+    CELLS,
+    SLOW_CELLS,
+    Cell,
+    failing_objective,
+    first_difference,
+    small_probe,
+    tracker,
+    train,
+)
 from tests.measurements.test_derivatives import REFUSED
 
 
@@ -47,20 +56,6 @@ class PlantedError(Exception):
     pass
 
 
-def failing_probe(call: int):
-    calls = 0
-
-    def objective(module, batch):
-        nonlocal calls
-        calls += 1
-        scores = sequence_objective(module.decoder, batch)
-        if calls == call:
-            raise PlantedError
-        return scores
-
-    return small_probe(objective)
-
-
 class Forgiving(GapTrackerCallback):
     """Let training go on after a measurement that failed."""
 
@@ -89,9 +84,8 @@ def _alone(folder):
 )  # fmt: skip
 def test_a_snapshot_that_failed_half_way_leaves_training_as_it_was(tmp_path_factory, tmp_path, into, what):
     alone = _alone(tmp_path_factory.getbasetemp() / "alone")
-    observer = Forgiving(
-        tmp_path / "run.h5", failing_probe(PER_SNAPSHOT + into), 3, train_gradients=1, faithfulness=None, ig_steps=2
-    )
+    probe = small_probe(failing_objective(PER_SNAPSHOT + into, PlantedError()))
+    observer = Forgiving(tmp_path / "run.h5", probe, 3, train_gradients=1, faithfulness=None, ig_steps=2)
     tracked = train(FAILING, tmp_path, [observer])
     assert first_difference(alone, tracked) is None
     assert observer.failures == 1
@@ -100,7 +94,7 @@ def test_a_snapshot_that_failed_half_way_leaves_training_as_it_was(tmp_path_fact
 
 
 def test_the_calls_of_a_snapshot_are_as_many_as_the_test_above_takes_them_to_be(tmp_path):
-    probe = failing_probe(PER_SNAPSHOT + 1)
+    probe = small_probe(failing_objective(PER_SNAPSHOT + 1, PlantedError()))
     tracker_of_two = GapTrackerCallback(tmp_path / "run.h5", probe, 3, faithfulness=None, ig_steps=2)
     with pytest.raises(PlantedError):
         train(FAILING, tmp_path, [tracker_of_two])
