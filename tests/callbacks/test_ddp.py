@@ -51,7 +51,8 @@ def check(folder: Path, cell: str) -> None:
     records = {}
     for rank in range(WORLD):
         alone, tracked = (json.loads((folder / f"{name}-{rank}.json").read_text()) for name in ("alone", "tracked"))
-        assert first_difference(alone, tracked) is None, f"rank {rank}"
+        difference = first_difference(alone, tracked)
+        assert difference is None, f"rank {rank} {difference}"
         records[rank] = alone
     # Each rank had data of its own, and both the same weights.
     assert records[0][0]["the batch"] != records[1][0]["the batch"]

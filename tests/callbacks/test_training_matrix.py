@@ -29,7 +29,8 @@ from tests.measurements.test_derivatives import REFUSED
 def check(cell, folder):
     alone = train(cell, folder / "alone", [])
     tracked = train(cell, folder / "tracked", [tracker(cell, folder / "tracked")])
-    assert first_difference(alone, tracked) is None
+    difference = first_difference(alone, tracked)
+    assert difference is None, difference
     with open_run(folder / "tracked" / "run.h5") as run:
         assert run.finished
         assert run.steps[0] == 0
@@ -47,6 +48,27 @@ def test_training_is_not_touched(tmp_path, name):
 @pytest.mark.parametrize("name", SLOW_CELLS)
 def test_training_is_not_touched_in_the_slow_cells(tmp_path, name):
     check(SLOW_CELLS[name], tmp_path)
+
+
+def test_compiled_code_is_not_compiled_anew(tmp_path):
+    compiled: dict[str, int] = {}
+
+    def in_place(name):
+        def backend(graph, inputs):
+            compiled[name] = compiled.get(name, 0) + 1
+            return graph.forward
+
+        def compile_(module):
+            module.decoder.compile(backend=backend)
+            return module
+
+        return Cell(compiled=compile_)
+
+    for name in ("alone", "tracked"):
+        torch._dynamo.reset()
+        observers = [tracker(Cell(), tmp_path / name)] if name == "tracked" else []
+        train(in_place(name), tmp_path / name, observers)
+    assert compiled["alone"] == compiled["tracked"] > 0
 
 
 # --- a measurement that fails ----------------------------------------------------------------------------------------
@@ -87,7 +109,8 @@ def test_a_snapshot_that_failed_half_way_leaves_training_as_it_was(tmp_path_fact
     probe = small_probe(failing_objective(PER_SNAPSHOT + into, PlantedError()))
     observer = Forgiving(tmp_path / "run.h5", probe, 3, train_gradients=1, faithfulness=None, ig_steps=2)
     tracked = train(FAILING, tmp_path, [observer])
-    assert first_difference(alone, tracked) is None
+    difference = first_difference(alone, tracked)
+    assert difference is None, difference
     assert observer.failures == 1
     with open_run(tmp_path / "run.h5") as run:
         assert run.steps.tolist() == [0, 6, 8]
