@@ -149,7 +149,7 @@ _TWO = {"devices": 2, "strategy": "ddp", "max_steps": 6}
 DDP_CELLS = {
     "two processes": Cell({"dropout": 0.2}, _TWO),
     "two processes, accumulation": Cell(trainer={**_TWO, "accumulate_grad_batches": 2, "gradient_clip_val": 0.05}),
-    "two processes, batch norm": Cell({"batch_norm": True}, {**_TWO, "sync_batchnorm": True}),
+    "two processes, batch norm": Cell({"batch_norm": True}, _TWO),
     "two processes, bf16-mixed": Cell(trainer={**_TWO, "precision": "bf16-mixed"}),
     "two processes, EMA": Cell(trainer=_TWO, callbacks=_ema),
     "two processes, checkpoints": Cell(trainer={**_TWO, "enable_checkpointing": True}, callbacks=_saving),
