@@ -13,8 +13,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from dynamics.callbacks.averaging import go_before_averaging, holds_averages
 from dynamics.callbacks.beside import Beside, measured_beside
 from dynamics.callbacks.find_probe import find_probe
+from dynamics.callbacks.first_rank import on_first_rank
 from dynamics.callbacks.gap_summary import send_summary
 from dynamics.callbacks.logged_metrics import PREFIX, LoggedMetrics
 from dynamics.callbacks.observer import Observer, check_strategy
@@ -145,44 +147,21 @@ class GapTrackerCallback(L.Callback):
         if stage != "fit" or _only_a_trial(trainer):
             return
         check_strategy(trainer)
+        go_before_averaging(trainer, self)
         if self._used:
             raise RunFileError(
                 f"this GapTrackerCallback has already written {self.path}; for another call of fit, "
                 "make a new callback with another path."
             )
-        if trainer.is_global_zero:
-            check_target(self.path, self.overwrite)
+        on_first_rank(trainer, lambda: check_target(self.path, self.overwrite))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the first snapshot and create the file."""
-        if not trainer.is_global_zero:
-            return
         if _only_a_trial(trainer):
             rank_zero_info("GapTrackerCallback: fast_dev_run takes no snapshots and writes no file.")
             return
-        with isolate_rng():
-            # A probe() of the user's may draw from the global generators.
-            self._probe = find_probe(self._probe, trainer, pl_module)
-        if self.components is None:
-            self.components = find_components(pl_module)
-        snapshot = self._measure(trainer, pl_module)
-        metadata = {
-            **run_metadata(trainer, pl_module, self.components, self._probe, snapshot),
-            "tracker": {
-                "schedule": repr(self.schedule),
-                "train_gradients": repr(self.train_gradients),
-                "faithfulness": None if self.faithfulness is None else repr(self.faithfulness),
-                "synergy": None if self.synergy is None else repr(self.synergy),
-                **self.observer.settings(),
-            },
-            **self.metadata,
-        }
-        blanks: dict[str, Any] = {beside.group: beside.blank(snapshot) for beside in self._beside}
-        targets = self._probe.target_counts()
-        self._writer = create_run(self.path, snapshot, metadata, targets, self.overwrite, **blanks)
-        self._used = True
-        self._seen_step, self._gradient_step = trainer.global_step, trainer.global_step - 1
-        self._write_snapshot(trainer, snapshot)
+        on_first_rank(trainer, lambda: self._begin(trainer, pl_module))
+        self._used, self._seen_step = True, trainer.global_step
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
@@ -206,7 +185,7 @@ class GapTrackerCallback(L.Callback):
     ) -> None:
         """Take a snapshot if an optimizer step was taken and one was due."""
         step, before = trainer.global_step, self._seen_step
-        if self._writer is None:
+        if not self._used:
             return
         # Under accumulation the step stands still for some batches, and then nothing is due.
         self._seen_step = step
@@ -215,9 +194,7 @@ class GapTrackerCallback(L.Callback):
         if take or self.train_gradients.within(before, step):
             self._record_metrics(trainer)
         if take:
-            self._take(trainer, pl_module)
-        for beside in due:
-            self._take_beside(beside, trainer, pl_module)
+            on_first_rank(trainer, lambda: self._take(trainer, pl_module, due))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the validation metrics."""
@@ -230,30 +207,65 @@ class GapTrackerCallback(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take the last snapshot and close the file."""
-        self._finish(trainer, pl_module, finished=True)
+        on_first_rank(trainer, lambda: self._finish(trainer, pl_module, finished=True))
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take the only snapshot of a training without a step (``max_steps=0``), which Lightning does not start."""
+        if not self._used and not _only_a_trial(trainer):
+            self.on_train_start(trainer, pl_module)
+            self.on_train_end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Take a last snapshot of an interrupted training and close the file."""
         try:
             # A measurement that was interrupted, or failed, is not started again.
-            self._finish(trainer, pl_module, finished=False, snapshot=not self.observer.at_work)
+            snapshot = not self.observer.at_work and not holds_averages(trainer)
+            self._finish(trainer, pl_module, finished=False, snapshot=snapshot)
         except Exception as error:
             # The exception that stopped the training is the one to be seen.
             warnings.warn(f"the last snapshot of {self.path} could not be taken: {error}", RuntimeWarning, stacklevel=2)
 
     # -- the work ------------------------------------------------------------------------------------------------
 
+    def _begin(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        with isolate_rng():
+            # A probe() of the user's may draw from the global generators.
+            self._probe = find_probe(self._probe, trainer, pl_module)
+        if self.components is None:
+            self.components = find_components(pl_module)
+        snapshot = self._measure(trainer, pl_module)
+        metadata = {
+            **run_metadata(trainer, pl_module, self.components, self._probe, snapshot),
+            "tracker": {
+                "schedule": repr(self.schedule),
+                "train_gradients": repr(self.train_gradients),
+                "faithfulness": None if self.faithfulness is None else repr(self.faithfulness),
+                "synergy": None if self.synergy is None else repr(self.synergy),
+                **self.observer.settings(),
+            },
+            **self.metadata,
+        }
+        blanks: dict[str, Any] = {beside.group: beside.blank(snapshot) for beside in self._beside}
+        targets = self._probe.target_counts()
+        self._writer = create_run(self.path, snapshot, metadata, targets, self.overwrite, **blanks)
+        self._gradient_step = trainer.global_step - 1
+        self._write_snapshot(trainer, snapshot)
+
     def _measure(self, trainer: L.Trainer, module: L.LightningModule) -> Snapshot:
         assert isinstance(self._probe, Probe)
         assert self.components is not None
         return self.observer.snapshot(trainer, module, self._probe, self.components)
 
-    def _take(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def _take(self, trainer: L.Trainer, module: L.LightningModule, due: Sequence[Beside]) -> None:
+        if self._writer is None:  # closed by hand
+            return
         snapshot = self._measure(trainer, module)
         summary = self._write_snapshot(trainer, snapshot)
         # The progress bar only: the loggers have got the values, at their exact step.
         for name in (f"{PREFIX}rho", f"{PREFIX}rho_loss") if summary else ():
             module.log(name, summary[name], prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1)
+        for beside in due:
+            self._take_beside(beside, trainer, module)
 
     def _take_beside(self, beside: Beside, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Measure what goes beside the snapshot that was taken at this step, and write it."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from dynamics.components import ComponentMap
 from dynamics.components.base import Weights
 from dynamics.errors import MeasurementError
+from dynamics.measurements.derivatives import derivatives
 from dynamics.measurements.interventions import requiring_grad
 from dynamics.measurements.scorer import Scorer
 from dynamics.measurements.weight_norm import component_norms, parameter_names
@@ -28,7 +29,8 @@ def gradient_norm(score: Scorer, components: ComponentMap, weights: Weights = "v
         ``(components, batches)``, nats per unit of weight.
 
     Raises:
-        MeasurementError: If the loss has no gradient, or a component's weights do not enter it.
+        MeasurementError: If the loss has no gradient, or a component's weights do not enter it; under reentrant
+            activation checkpointing.
     """
     names = parameter_names(components, weights)
     parameters = [score.model.get_parameter(name) for name in names]
@@ -36,7 +38,7 @@ def gradient_norm(score: Scorer, components: ComponentMap, weights: Weights = "v
     with requiring_grad(parameters):
         for batch in score.batches:
             loss = score.differentiable(batch)
-            gradients = dict(zip(names, torch.autograd.grad(loss.mean(), parameters, allow_unused=True), strict=True))
+            gradients = dict(zip(names, derivatives(loss.mean(), parameters), strict=True))
             unused = [name for name, gradient in gradients.items() if gradient is None]
             if unused:
                 raise MeasurementError(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dynamics.components import Component, Site
 from dynamics.errors import MeasurementError
+from dynamics.measurements.derivatives import derivatives
 from dynamics.measurements.multihead import output_projections_called, positions_come_first
 
 
@@ -80,9 +81,9 @@ class Outputs:
         """Return the gradient of a number at each tensor, by (module path, point).
 
         Raises:
-            MeasurementError: If the number does not depend on one of them.
+            MeasurementError: If the number does not depend on one of them, or under reentrant checkpointing.
         """
-        found = torch.autograd.grad(total, list(self.leaves.values()), allow_unused=True)
+        found = derivatives(total, list(self.leaves.values()))
         gradients = dict(zip(self.leaves, found, strict=True))
         for (module, point), gradient in gradients.items():
             if gradient is None:

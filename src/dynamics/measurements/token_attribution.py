@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dynamics.components import find_components
 from dynamics.errors import ComponentError, MeasurementError
+from dynamics.measurements.derivatives import derivatives
 from dynamics.measurements.gim import GIMRules, gim_backward
 from dynamics.measurements.gim_reach import running_eagerly
 from dynamics.measurements.held_still import held_still
@@ -109,7 +110,7 @@ class Scene:
             value = self.target.values(self.network, self.inputs)
             if not value.requires_grad:
                 raise _no_gradient(self.embedding.path)
-            [gradient] = torch.autograd.grad(value.sum(), leaf, allow_unused=True)
+            [gradient] = derivatives(value.sum(), [leaf])
         if gradient is None:
             raise _no_gradient(self.embedding.path)
         reached = (gradient != 0).any(-1) & ~self.inputs.mask

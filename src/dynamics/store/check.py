@@ -56,7 +56,7 @@ def check_run(path: str | Path) -> Report:
             report.state = _state(run.path)
             report.finished = run.finished
             report.facts += _facts(run, report.state)
-            for group in run._groups():
+            for group in run.groups:
                 report.problems += _damage(group)
     except RunFileError as error:
         report.problems.append(str(error))
@@ -74,7 +74,7 @@ def _facts(run: Run, state: str) -> Iterator[str]:
     yield f"format version {format_version(run._file)}, {run.path.stat().st_size:,} bytes, {state}; {ending}"
     labels = [component.label for component in run.components]
     yield f"{len(labels)} components" + (f", {labels[0]} to {labels[-1]}" if labels else "")
-    for group in run._groups():
+    for group in run.groups:
         try:
             steps = group.steps
             span = f" (steps {steps[0]} to {steps[-1]})" if len(steps) else ""

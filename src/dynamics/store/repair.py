@@ -144,11 +144,11 @@ def _copied(run: Run, target: Path, until: int | None) -> RunWriter:
                 (ArraySpec(name, group.dims(name)[1:], **group.attributes(name)), np.zeros(*group.row(name)))
                 for name in group
             ]
-            for group in run._groups()
+            for group in run.groups
         }
     writer = RunWriter(target.with_name(f"{target.name}.repaired-{os.getpid()}"), axes, groups, run.metadata, True)
     try:
-        for group in run._groups():
+        for group in run.groups:
             _copy_rows(group, writer, until)
     except BaseException:
         with suppress(RunFileError):
