@@ -38,14 +38,14 @@ def words() -> str:
         sure.append(f"as {title} {', '.join(names)}" if names else f"as {title} none")
     where = layers[layers["p_value"] * len(layers) < LEVEL]
     found = [
-        f"{row['mean']:.1f} {row['role']}s in layer {row['layer']} (luck: {row['chance']:.2f})".replace(
+        f"{row['mean']:.1f} {row['role']}s a run in layer {row['layer']} (luck: {row['chance']:.2f})".replace(
             "heros", "heroes"
         )
         for row in where.to_dict("records")
     ]
     return (
         f"Over {runs} seeds of the demo, by accuracy, luck is left behind ({tests} cells taken together, p below "
-        f"{LEVEL:g}): {'; '.join(sure)} of {runs} runs. By layer ({len(layers)} counts taken together): "
+        fXX ({len(layers)} counts taken together): "
         f"{', '.join(found) or 'none'}. Which head of a layer it is cannot matter over seeds, since heads of a layer "
         "are alike at the start; its depth and kind can."
     )
