@@ -45,7 +45,7 @@ def words() -> str:
     ]
     return (
         f"Over {runs} seeds of the demo, by accuracy, luck is left behind ({tests} cells taken together, p below "
-        fXX ({len(layers)} counts taken together): "
+        f"{LEVEL:g}): {'; '.join(sure)} (of {runs} runs). By layer ({len(layers)} counts taken together) unlike luck: "
         f"{', '.join(found) or 'none'}. Which head of a layer it is cannot matter over seeds, since heads of a layer "
         "are alike at the start; its depth and kind can."
     )
