@@ -205,8 +205,12 @@ def test_what_the_run_has_nothing_for_yet_is_waited_for_until_its_end(tmp_path):
     watched = Watched(tmp_path / "run.h5", nothing, training.finish, panels=("faithfulness",))
     with pytest.raises(NothingYetError) as error:
         watched.watch()
-    assert str(error.value) == "the run has nothing to draw for faithfulness; choose other panels."
-    assert watched.said == ["the run has nothing to draw for faithfulness; choose other panels."]
+    nothing_yet = (
+        "the run has nothing to draw for faithfulness; choose other panels, or track again with a schedule of "
+        "faithfulness, such as faithfulness=5000."
+    )
+    assert str(error.value) == nothing_yet
+    assert watched.said == [nothing_yet]
     empty = Training(tmp_path / "empty.h5")
     empty.finish()
     with pytest.raises(NothingYetError) as error:
