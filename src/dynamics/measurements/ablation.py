@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dynamics.components import ComponentMap
-from dynamics.measurements.interventions import replaced
+from dynamics.measurements.intervened import intervened_scores
 from dynamics.measurements.scorer import Scorer
 
 BASELINES = ("mean", "zero")
@@ -33,15 +33,7 @@ def ablation(
         Loss in nats and exact match (bool), both ``(baselines, components, examples)``.
     """
     constants = {"mean": list(means), "zero": [torch.zeros_like(mean) for mean in means]}
-    losses, matches = [], []
-    with torch.no_grad():
-        for batch in score.batches:
-            rows = []
-            for baseline in baselines:
-                for component, constant in zip(components, constants[baseline], strict=True):
-                    with replaced(score.model, [component], [constant]):
-                        rows.append(score(batch))
-            losses.append(torch.stack([loss for loss, _ in rows]))
-            matches.append(torch.stack([match for _, match in rows]))
-    shape = (len(baselines), len(components), -1)
-    return torch.cat(losses, -1).view(shape), torch.cat(matches, -1).view(shape)
+    interventions = [{index: value} for baseline in baselines for index, value in enumerate(constants[baseline])]
+    loss, match = intervened_scores(score, components, interventions)
+    shape = (len(baselines), len(components))
+    return loss.unflatten(0, shape), match.unflatten(0, shape)

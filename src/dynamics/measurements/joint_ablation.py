@@ -10,7 +10,7 @@ from torch import Tensor
 from dynamics.components import ComponentMap
 from dynamics.errors import MeasurementError
 from dynamics.measurements.clean import CleanRun
-from dynamics.measurements.interventions import replaced
+from dynamics.measurements.intervened import intervened_scores
 from dynamics.measurements.scorer import Scorer
 
 
@@ -41,18 +41,14 @@ def joint_ablation(
             raise MeasurementError(
                 f"a set must hold indices from 0 to {n - 1}, one of a component each; got {unknown}."
             )
+    wanted = [frozenset(members) for members in sets]
+    run = [gone for gone in dict.fromkeys(wanted) if gone]
     found = {frozenset[int](): (clean.loss, clean.exact_match)}
-    for members in sets:
-        if (gone := frozenset(members)) not in found:
-            found[gone] = _scores(score, components, clean, sorted(gone))
-    losses, matches = zip(*(found[frozenset(members)] for members in sets), strict=True)
+    if run:
+        interventions = [{index: clean.means[index] for index in sorted(gone)} for gone in run]
+        found.update(zip(run, zip(*intervened_scores(score, components, interventions), strict=True), strict=True))
+    losses, matches = zip(*(found[gone] for gone in wanted), strict=True)
     return torch.stack(losses), torch.stack(matches)
-
-
-def _scores(score: Scorer, components: ComponentMap, clean: CleanRun, gone: Sequence[int]) -> tuple[Tensor, Tensor]:
-    with torch.no_grad(), replaced(score.model, [components[i] for i in gone], [clean.means[i] for i in gone]):
-        losses, matches = zip(*(score(batch) for batch in score.batches), strict=True)
-    return torch.cat(losses), torch.cat(matches)
 
 
 def count_passes(sets: Sequence[Collection[int]]) -> int:
