@@ -107,6 +107,7 @@ def test_of_many_components_none_is_named_or_marked_until_it_is_chosen(tmp_path)
     assert [layer["mark"]["type"] for layer in filtered] == ["point", "point", "text"]
 
 
+@pytest.mark.soak
 def test_a_large_run_draws(tmp_path):
     random_run(tmp_path / "run.h5", n_steps=200, layers=32, heads=4)
     assert draw_run(tmp_path / "run.h5", tmp_path / "a.png", chart="bump").stat().st_size > 100_000

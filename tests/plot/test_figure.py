@@ -147,6 +147,11 @@ def test_a_large_run_draws(tmp_path):
     text = draw_run(tmp_path / "run.h5").read_text()
     assert len(text) < 6e6
     assert len(Page(text).specification["datasets"]["cells"][0]["step"]) == 200 * 160
+
+
+@pytest.mark.soak
+def test_a_large_run_is_drawn_as_a_picture(tmp_path):
+    random_run(tmp_path / "run.h5", n_steps=200, layers=32, heads=4)
     assert draw_run(tmp_path / "run.h5", tmp_path / "a.png").stat().st_size > 100_000
 
 
