@@ -119,13 +119,16 @@ def figure(
         raise AnalysisError(f"a step chooses what the panel scatter shows, but the panels are {', '.join(panels)}.")
     shown = tables.shown_snapshot(step, score) if "scatter" in panels else None
     axis = StepAxis(tables.run.steps, tables.accuracy["step"].to_numpy(), x)
-    chosen = {name: build for name, build in PANELS.items() if name in panels}
-    filled = {name: panel for name, build in chosen.items() if (panel := build(tables, axis)) is not None}
+    chosen = [name for name in PANELS if name in panels]
+    filled: dict[str, Panel] = {}
+    # From the lowest up, since only the lowest with steps names them.
+    below = axis.lowest()
+    for name in reversed(chosen):
+        if (panel := PANELS[name](tables, below)) is not None:
+            filled[name] = panel
+            below = below if name in WITHOUT_STEPS else axis
     if not filled:
         raise NothingYetError(_nothing(chosen))
-    # Only the lowest one names the steps.
-    for name in [name for name in filled if name not in WITHOUT_STEPS][-1:]:
-        filled[name] = chosen[name](tables, axis.lowest()) or filled[name]
     explanation = " ".join(word for pair in EXPLANATION for word in pair)
     brief = [f"{fact.name}: {fact.value}" for fact in tables.facts if fact.brief]
     # More than fit in a line.
@@ -133,7 +136,7 @@ def figure(
     parameters = [roles_by(score), at_snapshot(shown, tables.run.steps.tolist())]
     if "attribution_map" in filled:
         parameters.append(method(tables.run.methods))
-    return assemble(list(filled.values()), parameters, (tables.name, [explanation, *lines]) if title else None)
+    return assemble(list(filled.values())[::-1], parameters, (tables.name, [explanation, *lines]) if title else None)
 
 
 def _nothing(panels: Collection[str]) -> str:
@@ -156,29 +159,35 @@ def assemble(
     data: Data = {}
     for _, panel_data in panels:
         data = merged(data, panel_data)
+    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "opacity", "shape", "x", "y"), "independent")
     with warnings.catch_warnings():
         # One selection for all panels is what links them; Altair warns that it makes one of many.
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter", UserWarning)
-        chart = alt.vconcat(*(chart for chart, _ in panels), spacing=34, config=config())
-    own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "opacity", "shape", "x", "y"), "independent")
-    chart = chart.add_params(*parameters).properties(resolve=alt.Resolve(scale=own))
-    if title is not None:
-        text, lines = title
-        chart = chart.properties(
-            title=alt.Title(
-                text,
-                subtitle=list(lines),
-                fontSize=21,
-                subtitleFontSize=12.5,
-                subtitleColor=MUTED,
-                subtitlePadding=9,
-                offset=26,
-                subtitleLineHeight=18,
-            )
+        # At once, since Altair copies all that is in a chart for each thing that is added to it.
+        chart = alt.VConcatChart(
+            vconcat=[chart for chart, _ in panels],
+            params=[parameter.param for parameter in parameters],
+            spacing=34,
+            config=config(),
+            resolve=alt.Resolve(scale=own),
+            title=alt.Undefined if title is None else _title(*title),
         )
-    # Last, since every change copies the chart.
+    # Last, and not through Altair, which would look at every number.
     chart["datasets"] = data
     return chart
+
+
+def _title(text: str, lines: Sequence[str]) -> alt.Title:
+    return alt.Title(
+        text,
+        subtitle=list(lines),
+        fontSize=21,
+        subtitleFontSize=12.5,
+        subtitleColor=MUTED,
+        subtitlePadding=9,
+        offset=26,
+        subtitleLineHeight=18,
+    )
 
 
 def specification(chart: alt.VConcatChart) -> dict[str, Any]:
