@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo seeds test test-litgpt soak results bench compare-gim lint format clean help
+.PHONY: demo seeds test coverage test-litgpt soak results bench compare-gim lint format clean help
 
 help:
 	@echo "make demo   train a small model, track it, draw runs/demo/run.html and run.png (2 to 3 minutes)"
 	@echo "make test   lint, type-check and run the tests"
+	@echo "make coverage  run the tests and list the lines that they leave out"
 	@echo "make test-litgpt  run the tests of litgpt's models, which need an environment of their own"
 	@echo "make soak   run the slow checks"
 	@echo "make seeds  train the demo with eight seeds"
@@ -40,7 +41,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n 2 --cov --cov-report=term
+	$(BIN)/pytest -n 2 --dist worksteal
+
+# Apart from `test`, since tracing each call of the plotting libraries makes the tests half as slow again.
+coverage: $(VENV)/.installed-dev
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
 
 # litgpt and transformers pin versions of huggingface-hub that exclude each other.
 test-litgpt: pyproject.toml constraints-litgpt.txt

@@ -159,6 +159,7 @@ def assemble(
     data: Data = {}
     for _, panel_data in panels:
         data = merged(data, panel_data)
+    params: list[Any] = [parameter.param for parameter in parameters]
     own = dict.fromkeys(("color", "fill", "stroke", "strokeDash", "opacity", "shape", "x", "y"), "independent")
     with warnings.catch_warnings():
         # One selection for all panels is what links them; Altair warns that it makes one of many.
@@ -166,7 +167,7 @@ def assemble(
         # At once, since Altair copies all that is in a chart for each thing that is added to it.
         chart = alt.VConcatChart(
             vconcat=[chart for chart, _ in panels],
-            params=[parameter.param for parameter in parameters],
+            params=params,
             spacing=34,
             config=config(),
             resolve=alt.Resolve(scale=own),
