@@ -51,7 +51,7 @@ coverage: $(VENV)/.installed-dev
 test-litgpt: pyproject.toml constraints-litgpt.txt
 	$(PYTHON) -m venv $(VENV)-litgpt
 	$(VENV)-litgpt/bin/python -m pip install --disable-pip-version-check --constraint constraints-litgpt.txt --editable ".[test,litgpt]"
-	$(VENV)-litgpt/bin/pytest tests/components/test_litgpt.py tests/test_examples.py
+	$(VENV)-litgpt/bin/pytest -m "" tests/components/test_litgpt.py tests/test_examples.py
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest -m soak

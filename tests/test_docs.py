@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from dynamics import Probe, find_components, open_run, take_snapshot
+from dynamics import Probe, find_components, open_run, take_snapshot, train
 from dynamics.model import Transformer
 from dynamics.tasks import SequenceDataModule
 from tests.cases import REDUNDANT
@@ -262,16 +262,15 @@ def test_links_lead_to_files():
             assert (ROOT / document).parent.joinpath(link).exists(), f"{document}: {link}"
 
 
+# LightningCLI calls methods of jsonargparse that are about to be renamed.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_configurations_are_accepted(config):
-    done = subprocess.run(
-        [sys.executable, "-m", "dynamics.train", "fit", "--config", str(config), "--print_config"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"name: {config.stem}" in done.stdout
+def test_configurations_are_accepted(config, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train", "fit", "--config", str(config), "--print_config"])
+    with pytest.raises(SystemExit) as done:
+        train.main()
+    assert done.value.code == 0
+    assert f"name: {config.stem}" in capsys.readouterr().out
 
 
 def test_the_map_of_another_model_is_refused_by_name():

@@ -25,7 +25,15 @@ def packages(path):
     return sorted(names)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+# One of them each time, which is enough to notice that a name has changed.
+FIRST = "hugging_face_gpt2"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path if path.stem == FIRST else pytest.param(path, marks=pytest.mark.soak) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_it_runs_as_written(path, tmp_path):
     if missing := [name for name in packages(path) if find_spec(name) is None]:
         pytest.skip(f"needs {', '.join(missing)}")

@@ -1,3 +1,4 @@
+import json
 import pickle
 
 import numpy as np
@@ -46,6 +47,7 @@ def test_it_names_the_steps_that_the_definition_names(rule):
     schedule, expected, configuration = rule
     assert chosen(schedule) == expected
     assert Schedule.from_config(configuration) == schedule
+    assert Schedule.from_config(json.loads(json.dumps(schedule.to_config()))) == schedule
     assert not any(schedule(step) for step in range(-500, 0))
 
 
@@ -56,6 +58,7 @@ def test_a_union_names_the_steps_of_each(parts):
         union = union | schedule
     assert chosen(union) == set().union(*(steps for _, steps, _ in parts))
     assert Schedule.from_config([configuration for *_, configuration in parts]) == union
+    assert Schedule.from_config(union.to_config()) == union
 
 
 @given(rules, rules)
@@ -141,6 +144,10 @@ FORMS = (
             lambda: Schedule.from_config([0, 2]),
             "a list is the union of schedules, in which a number n means every n steps; got [0, 2]. For exactly these "
             "steps write {at: [0, 2]}, or Schedule.at([0, 2]).",
+        ),
+        (
+            lambda: Schedule().to_config(),
+            "a schedule without a rule cannot be written down; build it with every, log, at, ….",
         ),
         (lambda: Schedule.from_config("500"), FORMS + "'500'."),
         (lambda: Schedule.from_config(None), FORMS + "None."),

@@ -70,6 +70,23 @@ def test_fit_writes_the_run_and_says_where(config, capsys):
         assert stored["trainer"]["max_steps"] == 3
 
 
+def test_the_printed_configuration_can_be_read_and_holds_the_default_schedules(config, capsys):
+    printed = []
+    for given in (["--config", str(config)], ["--config", "printed.yaml"], []):
+        with pytest.raises(SystemExit):
+            main("fit", *given, "--print_config")
+        printed.append(capsys.readouterr().out)
+        (config.parent / "printed.yaml").write_text(printed[0])
+    assert printed[0] == printed[1]
+    tracker = yaml.safe_load(printed[2])["tracker"]
+    assert {name: tracker[name] for name in ("schedule", "train_gradients", "faithfulness", "synergy")} == {
+        "schedule": 500,
+        "train_gradients": 50,
+        "faithfulness": 5000,
+        "synergy": None,
+    }
+
+
 def test_the_stored_configuration_gives_the_same_run(config):
     assert main("fit", "--config", str(config)) == 0
     with open_run("runs/tiny/run.h5") as run:

@@ -22,6 +22,9 @@ class _Every:
     def __call__(self, step: int) -> bool:
         return step % self.n == 0
 
+    def to_config(self) -> dict[str, Any]:
+        return {"every": self.n}
+
     def __repr__(self) -> str:
         return f"Schedule.every({self.n})"
 
@@ -37,6 +40,9 @@ class _Log:
         # A neighbouring exponent can round to the same step, hence three candidates.
         return any(step == round(10 ** (k / self.per_decade)) for k in (nearest - 1, nearest, nearest + 1))
 
+    def to_config(self) -> dict[str, Any]:
+        return {"log": self.per_decade}
+
     def __repr__(self) -> str:
         return f"Schedule.log({self.per_decade})"
 
@@ -47,6 +53,9 @@ class _At:
 
     def __call__(self, step: int) -> bool:
         return step in self.steps
+
+    def to_config(self) -> dict[str, Any]:
+        return {"at": sorted(self.steps)}
 
     def __repr__(self) -> str:
         return f"Schedule.at({sorted(self.steps)})"
@@ -62,6 +71,9 @@ class _Piecewise:
             if step >= start:
                 current = (start, interval)
         return current is not None and (step - current[0]) % current[1] == 0
+
+    def to_config(self) -> dict[str, Any]:
+        return {"piecewise": dict(self.pieces)}
 
     def __repr__(self) -> str:
         return f"Schedule.piecewise({dict(self.pieces)})"
@@ -110,6 +122,20 @@ class Schedule:
         jumped over is then due at the next one that exists.
         """
         return any(self(step) for step in range(after + 1, until + 1))
+
+    def to_config(self) -> Any:
+        """Return what `from_config` reads as the same schedule, of plain types: a number, a mapping, or a list.
+
+        Raises:
+            ScheduleError: If the schedule has no rule.
+        """
+        if not self.rules:
+            raise ScheduleError("a schedule without a rule cannot be written down; build it with every, log, at, ….")
+        configs = [rule.to_config() for rule in self.rules]
+        if len(configs) > 1:
+            return configs
+        # A number can be replaced on a command line; to a mapping another rule would be added.
+        return configs[0].get("every", configs[0])
 
     @classmethod
     def every(cls, n: int) -> Schedule:

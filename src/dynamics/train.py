@@ -6,6 +6,7 @@ import string
 import sys
 import warnings
 from argparse import ArgumentError
+from inspect import signature
 
 import torch
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -13,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from dynamics.callbacks import GapTrackerCallback
 from dynamics.errors import ConfigurationError, DynamicsError
 from dynamics.model import SequenceModule
+from dynamics.schedules import Schedule
 from dynamics.tasks import SequenceDataModule
 
 _NAME = set(string.ascii_letters + string.digits + "-_.")
@@ -31,6 +33,10 @@ class TrainCommand(LightningCLI):
             help="CPU threads of PyTorch. Small models run fastest with 1; the last digits depend on it.",
         )
         parser.add_class_arguments(GapTrackerCallback, "tracker", skip={"probe", "components", "metadata"})
+        # A default that is an object has no place in the configuration that is printed, and kept with the run.
+        defaults = {name: given.default for name, given in signature(GapTrackerCallback).parameters.items()}
+        schedules = {name: default for name, default in defaults.items() if isinstance(default, Schedule)}
+        parser.set_defaults({f"tracker.{name}": schedule.to_config() for name, schedule in schedules.items()})
         parser.callback_keys.append("tracker")
         parser.link_arguments("name", "tracker.path", compute_fn=lambda name: f"runs/{name}/run.h5")
         parser.link_arguments("name", "trainer.default_root_dir", compute_fn=lambda name: f"runs/{name}")

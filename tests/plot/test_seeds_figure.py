@@ -2,6 +2,7 @@ import html
 import json
 import re
 
+import altair as alt
 import numpy as np
 import pytest
 
@@ -226,3 +227,8 @@ def test_many_layers_and_heads(tmp_path):
     # Cells that are smaller than letters have none, and every second layer is named.
     assert not [text for text in words if re.fullmatch(r"H?\d+", text)]
     assert {f"layer {layer}" for layer in range(60)} & set(words) == {f"layer {layer}" for layer in range(0, 60, 2)}
+
+
+def test_it_is_what_vega_lite_reads(tmp_path):
+    drawn = draw_runs(write_seeds(tmp_path), tmp_path / "a.json").read_text()
+    alt.VConcatChart.from_dict(json.loads(drawn), validate=True)

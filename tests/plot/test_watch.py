@@ -299,7 +299,7 @@ def test_wrong_arguments_do_not_wait_for_the_run(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize("end", ["finish", "interrupt"])
+@pytest.mark.parametrize("end", ["finish", pytest.param("interrupt", marks=pytest.mark.soak)])
 def test_the_command_follows_a_training_in_another_process(tmp_path, end):
     path, output = tmp_path / "run.h5", tmp_path / "a.html"
     command = [sys.executable, "-m", "dynamics.plot", str(path), "--watch", "-o", str(output), "--panels", "roles"]
